@@ -1,0 +1,263 @@
+-- schema: engine
+-- Queue storage: an append-mostly log. Rows of the log (ready_entries, claim_batches, closures) are inserted and
+-- truncated, never updated or deleted; what must change lives in small row tables beside it.
+
+create schema if not exists awa;
+
+-- Positions and job ids: a job's id is the position of its first appearance. Cached ranges would break "a position that
+-- can be seen is not above last_value", hence CACHE 1. Only the functions of this schema may draw from it, and only
+-- after their transaction has an id.
+create sequence awa.pos_seq cache 1;
+create sequence awa.batch_seq cache 1;
+
+-- The clusters this data has lived in. Transaction ids mean something only in the cluster that gave them out.
+create table awa.epochs (
+  epoch integer primary key,
+  system_identifier bigint not null,
+  floor_pos bigint not null,
+  started_at timestamptz not null default clock_timestamp()
+);
+
+insert into awa.epochs (epoch, system_identifier, floor_pos)
+select 1, system_identifier, 0 from pg_control_system();
+
+-- Which slot of each ring is open. `ready` is shared by the three tables of the log, `lease` belongs to the leases.
+create table awa.slots (
+  ring text not null check (ring in ('ready', 'lease')),
+  generation bigint not null,
+  slot smallint not null,
+  opened_at timestamptz not null default clock_timestamp(),
+  sealed_at timestamptz,
+  primary key (ring, generation)
+);
+
+create unique index slots_open on awa.slots (ring) where sealed_at is null;
+
+insert into awa.slots (ring, generation, slot) values ('ready', 1, 0), ('lease', 1, 0);
+
+-- (queue, priority, shard) triples seen. The id is computed, so nobody waits for a lane to be created; duplicates are
+-- harmless and there is no unique constraint that concurrent first producers would block on.
+create table awa.lanes (
+  lane_id bigint not null,
+  queue text not null,
+  priority smallint not null,
+  shard smallint not null
+);
+
+create index lanes_lane_id on awa.lanes (lane_id);
+create index lanes_queue on awa.lanes (queue);
+
+-- One row per waiting appearance of a job. `attempt` and `run_lease` are those before the claim. `envelope` holds
+-- metadata, tags, errors and progress and is null when all are empty.
+create table awa.ready_entries (
+  lane_id bigint not null,
+  pos bigint not null,
+  xid xid8 not null,
+  job_id bigint not null,
+  run_lease bigint not null,
+  run_at timestamptz not null,
+  created_at timestamptz not null,
+  slot smallint not null,
+  attempt smallint not null,
+  max_attempts smallint not null,
+  kind text not null,
+  args jsonb not null,
+  envelope jsonb
+) partition by list (slot);
+
+-- One row per (claim, lane, slot of the rows it took). Member i of a batch is late[i] for the first cardinality(late)
+-- members, lo + offsets[i - cardinality(late)] for the rest. The lane's cursor after the claim is on the claim's last
+-- row of the lane: `cursor_pos`, and the transactions that may own positions up to it and were not finished, each with
+-- the last position already taken from it.
+create table awa.claim_batches (
+  batch_id bigint not null,
+  nonce bigint not null,
+  lane_id bigint not null,
+  owner uuid not null,
+  claimed_at timestamptz not null,
+  deadline_at timestamptz,
+  lo bigint,
+  hi bigint,
+  cursor_pos bigint,
+  slot smallint not null,
+  n smallint not null,
+  offsets integer[],
+  late bigint[],
+  pending_xids xid8[],
+  pending_after bigint[]
+) partition by list (slot);
+
+-- Which act ended an attempt. All but `rescue` are written by the attempt's owner only.
+create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue');
+
+-- One row per (flush, batch, act): the members closed by it.
+create table awa.closures (
+  batch_id bigint not null,
+  finished_at timestamptz not null,
+  act awa.closing not null,
+  slot smallint not null,
+  n smallint not null,
+  members smallint[] not null
+) partition by list (slot);
+
+-- Attempts that need mutable state: a sign of life, progress, a callback. Its own ring, because rows here are updated.
+create table awa.leases (
+  batch_id bigint not null,
+  nonce bigint not null,
+  job_id bigint not null,
+  run_lease bigint not null,
+  owner uuid not null,
+  heartbeat_at timestamptz not null,
+  deadline_at timestamptz,
+  slot smallint not null,
+  member smallint not null,
+  lease_slot smallint not null,
+  progress jsonb
+) partition by list (lease_slot);
+
+do $$
+begin
+  for i in 0..15 loop
+    execute format('create table awa.ready_entries_%s partition of awa.ready_entries for values in (%s)', i, i);
+    -- The second index finds the rows of one transaction that became visible late.
+    execute format('create unique index on awa.ready_entries_%s (lane_id, pos)', i);
+    execute format('create index on awa.ready_entries_%s (lane_id, xid, pos)', i);
+    -- A first appearance is found by its position, which is the job's id.
+    execute format('create index on awa.ready_entries_%s (job_id) where job_id <> pos', i);
+
+    execute format('create table awa.claim_batches_%s partition of awa.claim_batches for values in (%s)', i, i);
+    execute format('create unique index on awa.claim_batches_%s (batch_id)', i);
+    execute format(
+      'create index on awa.claim_batches_%s (lane_id, batch_id) where cursor_pos is not null', i);
+    -- The batch of a position: the first of its lane that ends at or above it, or one that took it late.
+    execute format('create index on awa.claim_batches_%s (lane_id, hi, batch_id)', i);
+    execute format('create index on awa.claim_batches_%s using gin (late) where late is not null', i);
+
+    execute format('create table awa.closures_%s partition of awa.closures for values in (%s)', i, i);
+    execute format('create index on awa.closures_%s (batch_id)', i);
+  end loop;
+
+  -- Log tables are reclaimed by truncation: vacuum has nothing to do there.
+  for i in 0..15 loop
+    execute format('alter table awa.ready_entries_%s set (autovacuum_enabled = false)', i);
+    execute format(
+      'alter table awa.claim_batches_%s set (autovacuum_enabled = false, toast_tuple_target = 8160)', i);
+    execute format('alter table awa.closures_%s set (autovacuum_enabled = false)', i);
+  end loop;
+
+  for i in 0..7 loop
+    execute format(
+      'create table awa.leases_%s partition of awa.leases for values in (%s) with (fillfactor = 70)', i, i);
+    execute format('create unique index on awa.leases_%s (batch_id, member)', i);
+    execute format('create index on awa.leases_%s (owner)', i);
+    execute format('create index on awa.leases_%s (heartbeat_at)', i);
+    execute format('create index on awa.leases_%s (deadline_at) where deadline_at is not null', i);
+  end loop;
+end
+$$;
+
+-- Jobs that are not to run yet.
+create table awa.deferred_jobs (
+  job_id bigint primary key,
+  state awa/*control*/.job_state not null check (state in ('scheduled', 'retryable')),
+  run_at timestamptz not null,
+  created_at timestamptz not null,
+  attempted_at timestamptz,
+  run_lease bigint not null,
+  priority smallint not null,
+  shard smallint not null,
+  attempt smallint not null,
+  max_attempts smallint not null,
+  queue text not null,
+  kind text not null,
+  args jsonb not null,
+  envelope jsonb
+);
+
+create index deferred_jobs_due on awa.deferred_jobs (run_at, job_id);
+
+-- Jobs that ended otherwise than by success. A success is its closure; its body stays in the log.
+create table awa.finished_jobs (
+  job_id bigint primary key,
+  state awa/*control*/.job_state not null check (state in ('completed', 'failed', 'cancelled')),
+  finished_at timestamptz not null,
+  run_at timestamptz not null,
+  created_at timestamptz not null,
+  attempted_at timestamptz,
+  run_lease bigint not null,
+  priority smallint not null,
+  shard smallint not null,
+  attempt smallint not null,
+  max_attempts smallint not null,
+  queue text not null,
+  kind text not null,
+  args jsonb not null,
+  envelope jsonb
+);
+
+create index finished_jobs_by_state on awa.finished_jobs (state, finished_at, job_id);
+create index finished_jobs_by_queue on awa.finished_jobs (queue, state, finished_at);
+
+-- Lanes are named by a 63-bit hash that is the same on every platform and version.
+create function awa.lane_id(p_queue text, p_priority integer, p_shard integer) returns bigint
+language sql immutable strict parallel safe
+as $$
+  select ('x' || substr(md5(p_priority::text || ':' || p_shard::text || ':' || p_queue), 1, 16))::bit(64)::bigint
+    & 9223372036854775807
+$$;
+
+-- Advisory locks are pairs (class, key). The class tells schema and purpose, so that they meet neither the locks of
+-- another schema nor the application's. Purposes: lane, owner, idle, maintenance.
+create function awa.lock_class(p_purpose text) returns integer
+language sql immutable strict parallel safe
+as $$
+  select ('x' || substr(md5('awa:' || /*schema*/'awa' || ':' || p_purpose), 1, 8))::bit(32)::integer
+$$;
+
+create function awa.lock_key(p_name text) returns integer
+language sql immutable strict parallel safe
+as $$
+  select ('x' || substr(md5(p_name), 1, 8))::bit(32)::integer
+$$;
+
+-- A collision of two lanes only makes their claimers wait for each other.
+create function awa.lane_lock_key(p_lane_id bigint) returns integer
+language sql immutable strict parallel safe
+as $$
+  select (p_lane_id & 2147483647)::integer
+$$;
+
+-- What locks first and reads then must see what the previous holder committed.
+create function awa.assert_read_committed() returns void
+language plpgsql
+as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception using
+      errcode = 'AW002',
+      message = format('this function needs READ COMMITTED, the transaction is %s',
+        upper(current_setting('transaction_isolation'))),
+      hint = 'Call it on a connection of its own, outside your transaction.';
+  end if;
+end
+$$;
+
+-- What a worker compares before it claims: see docs/storage.md, "Epochs".
+create function awa.storage_status(
+  out system_identifier bigint,
+  out epoch_identifier bigint,
+  out cached_sequence text
+)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select
+    c.system_identifier,
+    e.system_identifier,
+    (
+      select min(s.seqrelid::regclass::text) from pg_sequence s
+      where s.seqrelid in ('awa.pos_seq'::regclass, 'awa.batch_seq'::regclass) and s.seqcache <> 1
+    )
+  from pg_control_system() c, (select * from awa.epochs order by epoch desc limit 1) e
+$$;
+
+revoke execute on function awa.storage_status() from public;

@@ -1,0 +1,248 @@
+-- schema: engine
+-- Enqueue: one call for one or ten thousand jobs, inside the caller's transaction, at any isolation level, without a
+-- lock that another producer could wait for.
+
+-- NOTIFY takes a cluster-wide lock until commit, so it is sent only when a dispatcher sleeps. A sleeping dispatcher
+-- holds the queue's idle lock in share mode. Try and unlock are one expression: a cancel between two statements would
+-- leak a session lock. Transaction locks would survive PREPARE and block the sleeper.
+create function awa.sleeps(p_queue_key integer) returns boolean
+language sql volatile
+as $$
+  select case
+    when pg_try_advisory_lock(awa.lock_class('idle'), p_queue_key)
+      then not pg_advisory_unlock(awa.lock_class('idle'), p_queue_key)
+    else true
+  end
+$$;
+
+-- `set local awa.wakeup = 'off'` keeps a transaction free of NOTIFY, which PREPARE TRANSACTION does not allow.
+create function awa.notify(p_queue text) returns void
+language plpgsql
+as $$
+begin
+  if current_setting('awa.wakeup', true) is distinct from 'off' then
+    perform pg_notify('awa:' || md5(/*schema*/'awa' || ':' || p_queue), '');
+  end if;
+end
+$$;
+
+-- Call it after the rows are written.
+create function awa.wake(p_queue text) returns void
+language plpgsql
+as $$
+begin
+  if awa.sleeps(awa.lock_key(p_queue)) then
+    perform awa.notify(p_queue);
+  end if;
+end
+$$;
+
+-- Adds a lane that is not visible yet. Another first producer may add it too.
+create function awa.ensure_lane(p_lane_id bigint, p_queue text, p_priority smallint, p_shard smallint) returns void
+language plpgsql
+as $$
+declare
+  v_seen awa.lanes;
+begin
+  select * into v_seen from awa.lanes l where l.lane_id = p_lane_id limit 1;
+  if not found then
+    insert into awa.lanes (lane_id, queue, priority, shard) values (p_lane_id, p_queue, p_priority, p_shard);
+  elsif (v_seen.queue, v_seen.priority, v_seen.shard) is distinct from (p_queue, p_priority, p_shard) then
+    raise exception using
+      errcode = 'AW003',
+      message = format('queue %L, priority %s has the lane id of queue %L, priority %s',
+        p_queue, p_priority, v_seen.queue, v_seen.priority),
+      hint = 'Choose another queue name.';
+  end if;
+end
+$$;
+
+-- The first thing wrong with a job of an enqueue call, as "field: reason", or null.
+create function awa.job_problem(
+  p_kind text,
+  p_queue text,
+  p_priority integer,
+  p_max_attempts integer,
+  p_metadata jsonb,
+  p_tags text[]
+) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when p_kind is null or char_length(p_kind) not between 1 and 200 then 'kind: must have 1 to 200 characters'
+    when char_length(p_queue) not between 1 and 200 then 'queue: must have 1 to 200 characters'
+    when p_priority not between 1 and 4 then 'priority: must be 1 to 4'
+    when p_max_attempts not between 1 and 1000 then 'max_attempts: must be 1 to 1000'
+    when p_metadata is not null and jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be an object'
+    when cardinality(p_tags) > 20 then 'tags: at most 20'
+  end
+$$;
+
+-- What a job carries beside its payload; null when there is nothing, which is the common case.
+create function awa.envelope(p_metadata jsonb, p_tags text[], p_errors jsonb, p_progress jsonb) returns jsonb
+language sql stable parallel safe
+as $$
+  select case
+    when p_metadata is null and p_tags is null and p_errors is null and p_progress is null then null
+    else nullif(
+      case when p_metadata is null or p_metadata = '{}' then '{}' else jsonb_build_object('metadata', p_metadata) end
+        || case when cardinality(p_tags) > 0 then jsonb_build_object('tags', p_tags) else '{}' end
+        || case when p_errors is null or p_errors = '[]' then '{}' else jsonb_build_object('errors', p_errors) end
+        || case when p_progress is null then '{}' else jsonb_build_object('progress', p_progress) end,
+      '{}'
+    )
+  end
+$$;
+
+create function awa.enqueue_many(p_xid xid8, p_jobs jsonb, p_now timestamptz) returns text
+language plpgsql
+as $$
+declare
+  v_slot smallint;
+  v_ids text;
+  v_problem text;
+  v_queues text[];
+begin
+  select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
+  with job as materialized (
+    select
+      j.ordinal, j.kind,
+      coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond') as run_at,
+      coalesce(j.args, 'null') as args, -- a JSON null reads as SQL null here
+      coalesce(j.queue, 'default') as queue,
+      coalesce(j.priority, 2)::smallint as priority,
+      coalesce(j.max_attempts, 25)::smallint as max_attempts,
+      awa.envelope(j.metadata, j.tags, null, null) as envelope,
+      awa.job_problem(j.kind, j.queue, j.priority, j.max_attempts, j.metadata, j.tags) as problem
+    from rows from (
+      jsonb_to_recordset(p_jobs) as (
+        kind text, args jsonb, queue text, priority integer, max_attempts integer, run_at timestamptz,
+        delay_ms float8, metadata jsonb, tags text[]
+      )
+    ) with ordinality as j(kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordinal)
+  ),
+  lane as materialized (
+    select l.queue, l.priority, awa.lane_id(l.queue, l.priority, 0) as lane_id
+    from (select distinct j.queue, j.priority from job j where j.problem is null) l
+  ),
+  positioned as materialized (
+    select j.*, l.lane_id, nextval('awa.pos_seq') as pos
+    from (select * from job order by ordinal) j
+    join lane l on l.queue = j.queue and l.priority = j.priority
+  ),
+  ready as (
+    insert into awa.ready_entries (
+      slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args, envelope
+    )
+    select
+      v_slot, p.lane_id, p.pos, p_xid, p.pos, 0, 0, p.max_attempts, coalesce(p.run_at, p_now), p_now,
+      p.kind, p.args, p.envelope
+    from positioned p
+    where p.run_at is null or p.run_at <= p_now
+  ),
+  deferred as (
+    insert into awa.deferred_jobs (
+      job_id, state, run_at, created_at, run_lease, priority, shard, attempt, max_attempts, queue, kind, args, envelope
+    )
+    select
+      p.pos, 'scheduled', p.run_at, p_now, 0, p.priority, 0, 0, p.max_attempts, p.queue, p.kind, p.args, p.envelope
+    from positioned p
+    where p.run_at > p_now
+  )
+  select
+    (select string_agg(p.pos::text, ',' order by p.ordinal) from positioned p),
+    (
+      select format('job %s: %s', j.ordinal - 1, j.problem)
+      from job j where j.problem is not null order by j.ordinal limit 1
+    ),
+    (select array_agg(distinct p.queue) from positioned p where p.run_at is null or p.run_at <= p_now),
+    (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, 0::smallint)) from lane l)
+  into v_ids, v_problem, v_queues;
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = v_problem;
+  end if;
+  -- Once a queue, after the rows are written.
+  for i in 1..coalesce(cardinality(v_queues), 0) loop
+    perform awa.wake(v_queues[i]);
+  end loop;
+  return coalesce(v_ids, '');
+end
+$$;
+
+-- p_jobs: a JSON array of at most 10,000 objects with
+--   kind text; args any JSON value; queue text 'default'; priority 1..4 (2); max_attempts 1..1000 (25);
+--   run_at timestamp text, or delay_ms number counted from now; metadata object; tags array of text.
+-- p_now: the caller's clock, null for the database's.
+-- Answers the ids in the order of the input, separated by commas, and the instant it took as now. A job whose run_at is
+-- later than that is scheduled, every other one available.
+create function awa.enqueue(p_jobs jsonb, p_now timestamptz default null, out ids text, out now timestamptz)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- The transaction's id before its first position: whoever sees a position above ours knows our id to be pending.
+  v_xid constant xid8 := pg_current_xact_id();
+  v_jobs constant integer := case when jsonb_typeof(p_jobs) = 'array' then jsonb_array_length(p_jobs) end;
+begin
+  if v_jobs is null or v_jobs > 10000 then
+    raise exception using errcode = '22023', message = 'jobs must be an array of at most 10000 objects';
+  end if;
+  enqueue.now := coalesce(p_now, clock_timestamp());
+  enqueue.ids := awa.enqueue_many(v_xid, p_jobs, enqueue.now);
+end
+$$;
+
+revoke execute on function awa.enqueue(jsonb, timestamptz) from public;
+
+-- One plain job: no metadata, no tags, to run now. Half the cost of `enqueue`, to which it leaves everything that is
+-- not plain, also a lane not seen before. p_lane_id is the caller's computation of lane_id(queue, priority, 0): the lane
+-- row must agree with it.
+create function awa.enqueue_one(
+  p_kind text,
+  p_args jsonb,
+  p_queue text,
+  p_priority smallint,
+  p_max_attempts smallint,
+  p_lane_id bigint,
+  p_now timestamptz,
+  out ids text,
+  out now timestamptz
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_xid constant xid8 := pg_current_xact_id(); -- before the position
+  v_pos bigint;
+  v_slot smallint;
+  v_known boolean;
+begin
+  enqueue_one.now := coalesce(p_now, clock_timestamp());
+  select
+    s.slot,
+    (select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1)
+  into v_slot, v_known
+  from awa.slots s
+  where s.ring = 'ready' and s.sealed_at is null;
+  if v_known and p_max_attempts between 1 and 1000 and char_length(p_kind) between 1 and 200 then
+    v_pos := nextval('awa.pos_seq');
+    insert into awa.ready_entries (
+      slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
+    )
+    values (
+      v_slot, p_lane_id, v_pos, v_xid, v_pos, 0, 0, p_max_attempts, enqueue_one.now, enqueue_one.now, p_kind, p_args
+    );
+    enqueue_one.ids := v_pos;
+    if awa.sleeps(awa.lock_key(p_queue)) then
+      perform awa.notify(p_queue);
+    end if;
+  else
+    enqueue_one.ids := awa.enqueue_many(
+      v_xid,
+      jsonb_build_array(jsonb_build_object(
+        'kind', p_kind, 'args', p_args, 'queue', p_queue, 'priority', p_priority, 'max_attempts', p_max_attempts)),
+      enqueue_one.now
+    );
+  end if;
+end
+$$;
+
+revoke execute on function awa.enqueue_one(text, jsonb, text, smallint, smallint, bigint, timestamptz) from public;

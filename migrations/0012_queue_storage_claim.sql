@@ -1,0 +1,309 @@
+-- schema: engine
+-- Claim: a position cursor per lane plus the transactions that were pending when it moved. docs/storage.md argues why no
+-- job is lost or doubled; test/mutation breaks each rule below and shows what happens.
+
+-- Transactions that may own positions at or below a cursor taken at p_snapshot and that were not finished then: those in
+-- progress, and every id from the snapshot's xmax up to our own. xmax is "latest completed + 1", not "next to be handed
+-- out": a transaction at or above it may already run and already own positions.
+create function awa.pending_xids(p_snapshot pg_snapshot, p_own xid8) returns xid8[]
+language plpgsql
+as $$
+declare
+  v_xmax constant bigint := pg_snapshot_xmax(p_snapshot)::text::bigint;
+  v_own constant bigint := p_own::text::bigint;
+begin
+  -- One import with thousands of subtransactions would put them all into the cursor. Its xids move xmax when they end.
+  if v_own - v_xmax > 256 then
+    raise exception using
+      errcode = 'AW001',
+      message = format('%s transaction ids between snapshot and claim', v_own - v_xmax),
+      hint = 'Claim again.';
+  end if;
+  return array(
+    select x from pg_snapshot_xip(p_snapshot) x
+    union all
+    select i::text::xid8 from generate_series(v_xmax, v_own - 1) i
+  );
+end
+$$;
+
+-- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order.
+-- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
+-- priority, members], and one array per member, in the order of their numbers:
+--   [job id, run lease, kind, attempt, max attempts, run_at, created_at, payload, envelope]
+-- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts.
+create function awa.claim(
+  p_queue text,
+  p_limit integer,
+  p_owner uuid,
+  p_nonce bigint,
+  p_deadline_ms bigint,
+  p_async boolean,
+  p_now timestamptz,
+  out jobs text,
+  out claimed_at timestamptz,
+  out deadline_at timestamptz
+) returns setof record
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_lanes bigint[];
+  v_lock_keys integer[];
+  v_last_pos bigint;
+  v_cursor bigint;
+  v_newest bigint;
+  v_first_batch bigint;
+begin
+  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
+  -- committed.
+  perform awa.assert_read_committed();
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';
+  end if;
+  if p_async then
+    -- A claim lost in a crash is only a redelivery, and the flush of a completion carries the claim's WAL with it. Local
+    -- to the transaction: a session setting would leak, a SET clause would end before the commit.
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+
+  select array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id))
+  into v_lanes, v_lock_keys
+  from (select distinct lane_id from awa.lanes where queue = p_queue) l;
+  if v_lanes is null then
+    return;
+  end if;
+  -- Ascending, like everybody who takes several. Released after the commit is visible.
+  for i in 1..cardinality(v_lock_keys) loop
+    perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
+  end loop;
+
+  claim.claimed_at := coalesce(p_now, clock_timestamp());
+  claim.deadline_at := claim.claimed_at + p_deadline_ms * interval '1 millisecond';
+
+  -- One statement, one snapshot.
+  with snapshot as materialized (
+    select pg_current_snapshot() as s, (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos
+  ),
+  lane as materialized (
+    select
+      l.lane_id, l.priority,
+      coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after
+    from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (v_lanes)) l
+    left join lateral (
+      select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
+      from awa.claim_batches b
+      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+  ),
+  -- Transactions that were pending and have ended since.
+  finished as materialized (
+    select l.lane_id, l.cursor_pos, p.xid, p.after
+    from lane l cross join lateral unnest(l.pending_xids, l.pending_after) p(xid, after), snapshot
+    where pg_visible_in_snapshot(p.xid, snapshot.s)
+  ),
+  -- Their rows, at positions the cursor has passed.
+  late as materialized (
+    select * from (
+      select r.*, row_number() over (partition by r.lane_id order by r.pos) as nth
+      from finished f cross join lateral (
+        select r.*
+        from awa.ready_entries r
+        where r.lane_id = f.lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= f.cursor_pos
+        order by r.pos limit p_limit
+      ) r
+    ) r
+    where r.nth <= p_limit
+  ),
+  late_found as materialized (
+    select l.lane_id, count(l.pos) as n from late l group by l.lane_id
+  ),
+  -- `body` is a job's part of the answer. Built here, it keeps the rows that travel on narrow; built above the scans, it
+  -- is not set up once for every partition.
+  waiting as materialized (
+    select
+      w.lane_id, w.is_late, w.pos, w.slot,
+      concat(
+        '["', w.job_id, '","', w.run_lease + 1, '",', to_json(w.kind), ',', w.attempt + 1, ',', w.max_attempts, ',',
+        (date_part('epoch', w.run_at) * 1000)::bigint, ',', (date_part('epoch', w.created_at) * 1000)::bigint, ',',
+        w.args, ',', coalesce(w.envelope, 'null'), ']'
+      ) as body
+    from (
+      select true as is_late, l.lane_id, l.pos, l.slot, l.job_id, l.run_lease, l.run_at, l.created_at, l.attempt,
+        l.max_attempts, l.kind, l.args, l.envelope
+      from late l
+      union all
+      select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
+        r.max_attempts, r.kind, r.args, r.envelope
+      from lane l
+      left join late_found f on f.lane_id = l.lane_id
+      cross join lateral (
+        select r.*
+        from awa.ready_entries r
+        where r.lane_id = l.lane_id and r.pos > l.cursor_pos
+        order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
+      ) r
+    ) w
+  ),
+  first_waiting as materialized (
+    select w.lane_id, min(w.pos) filter (where not w.is_late) as pos from waiting w group by w.lane_id
+  ),
+  -- Strict priority. Every order used here must take a prefix of each lane: the cursor can say nothing else.
+  ranked as materialized (
+    select w.*, l.priority, f.pos as first_pos,
+      row_number() over (order by l.priority, w.pos) as rank,
+      sum(octet_length(w.body)) over (order by l.priority, w.pos) as bytes
+    from waiting w
+    join lane l on l.lane_id = w.lane_id
+    join first_waiting f on f.lane_id = w.lane_id
+  ),
+  -- The bound on bytes keeps an answer of large payloads within what a client can hold as one string; the bound on
+  -- positions lets a batch store offsets.
+  taken as materialized (
+    select r.* from ranked r
+    where r.rank <= p_limit
+      and (r.bytes <= 33554432 or r.rank = 1)
+      and (r.is_late or r.pos - r.first_pos < 2147483647)
+    order by r.rank
+  ),
+  late_taken as materialized (
+    select t.lane_id, count(t.pos) as n, max(t.pos) as last from taken t where t.is_late group by t.lane_id
+  ),
+  -- A claim that found nothing writes nothing, unless the cursor has learned enough to be worth a row.
+  learned as materialized (
+    select f.lane_id from finished f
+    where not exists (select from taken)
+    group by f.lane_id having count(*) >= 16
+  ),
+  own as materialized (
+    select pg_current_xact_id() as xid
+    from (select (select count(*) from taken) + (select count(*) from learned) as n) t
+    where t.n > 0
+  ),
+  pending as materialized (
+    select awa.pending_xids(snapshot.s, own.xid) as xids, snapshot.floor_pos from snapshot, own
+  ),
+  -- Late rows that are left behind: their transactions stay pending, from the last position taken on.
+  carried as materialized (
+    select f.lane_id, f.xid, greatest(f.after, t.last) as after
+    from finished f
+    join late_found l on l.lane_id = f.lane_id
+    left join late_taken t on t.lane_id = f.lane_id
+    where l.n >= p_limit or l.n > coalesce(t.n, 0)
+  ),
+  -- One batch per lane and slot of the rows. Late members come first.
+  batch as materialized (
+    select g.*, nextval('awa.batch_seq') as batch_id
+    from (
+      select
+        t.lane_id, t.slot, count(*) as n, min(t.first_pos) as lo,
+        max(t.pos) filter (where not t.is_late) as hi,
+        array_agg((t.pos - t.first_pos)::integer) filter (where not t.is_late) as offsets,
+        array_agg(t.pos) filter (where t.is_late) as late,
+        min(t.priority) as priority, min(t.rank) as rank,
+        concat_ws(
+          ',',
+          string_agg(t.body, ',') filter (where t.is_late),
+          string_agg(t.body, ',') filter (where not t.is_late)
+        ) as bodies
+      from taken t, own
+      group by t.lane_id, t.slot
+      union all
+      select l.lane_id, s.slot, 0, null, null, null, null, null, null, null
+      from learned l, awa.slots s, own where s.ring = 'ready' and s.sealed_at is null
+    ) g
+  ),
+  inserted as (
+    insert into awa.claim_batches (
+      slot, batch_id, nonce, lane_id, owner, claimed_at, deadline_at, n, lo, hi, offsets, late,
+      cursor_pos, pending_xids, pending_after
+    )
+    select
+      b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, claim.claimed_at, claim.deadline_at, b.n, b.lo, b.hi,
+      b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
+    from batch b
+    left join lateral (
+      -- The cursor is on the lane's last row.
+      select
+        greatest(l.cursor_pos, (select max(o.hi) from batch o where o.lane_id = b.lane_id)) as cursor_pos,
+        nullif(p.xids || coalesce(k.xids, '{}'), '{}') as pending_xids,
+        nullif(array_fill(p.floor_pos, array[cardinality(p.xids)]) || coalesce(k.afters, '{}'), '{}') as pending_after
+      from lane l
+      cross join pending p
+      cross join lateral (
+        select array_agg(c.xid) as xids, array_agg(c.after) as afters from carried c where c.lane_id = b.lane_id
+      ) k
+      where l.lane_id = b.lane_id
+        and b.batch_id = (select max(o.batch_id) from batch o where o.lane_id = b.lane_id)
+    ) c on true
+  )
+  select
+    (
+      select '[' || string_agg(
+        concat('[', b.slot, ',"', b.batch_id, '",', b.priority, ',[', b.bodies, ']]'), ',' order by b.rank
+      ) || ']'
+      from batch b where b.n > 0
+    ),
+    (select max(l.cursor_pos) from lane l),
+    (select max(l.batch_id) from lane l),
+    (select min(b.batch_id) from batch b),
+    (select s.last_value from awa.pos_seq s)
+  into claim.jobs, v_cursor, v_newest, v_first_batch, v_last_pos;
+
+  -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
+  -- newest would leave the old cursor in force.
+  if v_last_pos < v_cursor or v_first_batch <= v_newest then
+    raise exception using
+      errcode = 'AW005',
+      message = format('sequences are behind the data: position %s, cursor %s; batch %s, newest %s',
+        v_last_pos, v_cursor, v_first_batch, v_newest),
+      hint = 'The data was restored without its sequences. Adopt it before working on it.';
+  end if;
+  if claim.jobs is not null then
+    return next;
+  end if;
+end
+$$;
+
+revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz) from public;
+
+-- Which of these queues have something to claim. Reads only, takes no id and no lock.
+create function awa.probe(p_queues text[]) returns setof text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+  return query
+  select q.queue
+  from unnest(p_queues) q(queue)
+  where exists (
+    select
+    from (select distinct l.lane_id from awa.lanes l where l.queue = q.queue) l
+    left join lateral (
+      select b.cursor_pos, b.pending_xids, b.pending_after
+      from awa.claim_batches b
+      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+    where exists (
+      select from awa.ready_entries r where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
+    ) or exists (
+      select
+      from unnest(c.pending_xids, c.pending_after) p(xid, after)
+      where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
+        select from awa.ready_entries r
+        where r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+      )
+    )
+  );
+end
+$$;
+
+revoke execute on function awa.probe(text[]) from public;

@@ -1,0 +1,309 @@
+-- schema: engine
+-- The end of an attempt. An attempt is (slot, batch, nonce, member): batch ids can come back after a crash, nonces do
+-- not. Lock order everywhere: maintenance, lanes ascending, owners ascending, relations.
+
+-- A job after an attempt.
+create type awa.successor as (
+  job_id bigint,
+  state awa/*control*/.job_state,
+  run_at timestamptz,
+  created_at timestamptz,
+  attempted_at timestamptz,
+  run_lease bigint,
+  priority smallint,
+  shard smallint,
+  attempt smallint,
+  max_attempts smallint,
+  queue text,
+  kind text,
+  args jsonb,
+  envelope jsonb
+);
+
+-- Writes jobs where they belong now: the ended ones to finished_jobs, those that are due to the log, the rest to
+-- deferred_jobs.
+create function awa.place(p_jobs awa.successor[], p_now timestamptz) returns void
+language plpgsql
+as $$
+declare
+  v_xid constant xid8 := pg_current_xact_id(); -- before the first position
+  v_slot smallint;
+  v_queue text;
+begin
+  insert into awa.finished_jobs (
+    job_id, state, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
+    queue, kind, args, envelope
+  )
+  select
+    j.job_id, j.state, p_now, j.run_at, j.created_at, j.attempted_at, j.run_lease, j.priority, j.shard, j.attempt,
+    j.max_attempts, j.queue, j.kind, j.args, j.envelope
+  from unnest(p_jobs) j
+  where j.state in ('completed', 'failed', 'cancelled');
+
+  insert into awa.deferred_jobs (
+    job_id, state, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
+    queue, kind, args, envelope
+  )
+  select
+    j.job_id, j.state, j.run_at, j.created_at, j.attempted_at, j.run_lease, j.priority, j.shard, j.attempt,
+    j.max_attempts, j.queue, j.kind, j.args, j.envelope
+  from unnest(p_jobs) j
+  where j.state in ('scheduled', 'retryable') and j.run_at > p_now;
+
+  select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
+  with due as materialized (
+    select j.*, awa.lane_id(j.queue, j.priority, j.shard) as lane_id
+    from unnest(p_jobs) j
+    where j.state = 'available' or j.state in ('scheduled', 'retryable') and j.run_at <= p_now
+  ),
+  lane as (
+    select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, l.shard))
+    from (select distinct d.lane_id, d.queue, d.priority, d.shard from due d) l
+  )
+  insert into awa.ready_entries (
+    slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args, envelope
+  )
+  select
+    v_slot, d.lane_id, nextval('awa.pos_seq'), v_xid, d.job_id, d.attempt, d.run_lease, d.max_attempts, d.run_at,
+    d.created_at, d.kind, d.args, d.envelope
+  from (select * from due order by run_at, job_id) d, lane;
+
+  for v_queue in
+    select distinct j.queue from unnest(p_jobs) j
+    where j.state = 'available' or j.state in ('scheduled', 'retryable') and j.run_at <= p_now
+  loop
+    perform awa.wake(v_queue);
+  end loop;
+end
+$$;
+
+-- The position of a member of a batch.
+create function awa.member_pos(p_batch awa.claim_batches, p_member integer) returns bigint
+language sql immutable parallel safe
+as $$
+  select case
+    when p_member <= coalesce(cardinality(p_batch.late), 0) then p_batch.late[p_member]
+    else p_batch.lo + p_batch.offsets[p_member - coalesce(cardinality(p_batch.late), 0)]
+  end
+$$;
+
+-- Appends an entry to a job's error history, which keeps the newest hundred.
+create function awa.append_error(p_errors jsonb, p_error text, p_attempt integer, p_terminal boolean, p_now timestamptz)
+returns jsonb
+language sql stable parallel safe
+as $$
+  select case when jsonb_array_length(p_errors) >= 100 then p_errors - 0 else coalesce(p_errors, '[]') end
+    || jsonb_build_array(
+      jsonb_build_object(
+        'error', p_error,
+        'attempt', p_attempt,
+        'at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+      ) || case when p_terminal then '{"terminal": true}'::jsonb else '{}'::jsonb end
+    )
+$$;
+
+-- Where a job goes when its attempt ends by an act other than `complete`.
+create function awa.successor_of(
+  p_entry awa.ready_entries,
+  p_lane awa.lanes,
+  p_claimed_at timestamptz,
+  p_act awa.closing,
+  p_delay_ms bigint,
+  p_error text,
+  p_progress jsonb,
+  p_now timestamptz
+) returns awa.successor
+language plpgsql
+as $$
+declare
+  v_attempt constant integer := p_entry.attempt + 1;
+  v_exhausted constant boolean := p_act in ('retry', 'rescue') and v_attempt >= p_entry.max_attempts;
+  v_failed constant boolean := p_act = 'fail' or v_exhausted;
+  v_error constant text := case when v_exhausted then coalesce(p_error, 'max_attempts exhausted') else p_error end;
+  v_progress constant jsonb := coalesce(p_progress, p_entry.envelope -> 'progress');
+  v_envelope jsonb := p_entry.envelope;
+  v_job awa.successor;
+begin
+  if v_error is not null then
+    v_envelope := coalesce(v_envelope, '{}') || jsonb_build_object(
+      'errors', awa.append_error(v_envelope -> 'errors', v_error, v_attempt, v_failed, p_now));
+  end if;
+  if v_progress is not null then
+    v_envelope := coalesce(v_envelope, '{}') || jsonb_build_object('progress', v_progress);
+  end if;
+  v_job.job_id := p_entry.job_id;
+  v_job.state := case
+    when v_failed then 'failed'
+    when p_act = 'cancel' then 'cancelled'
+    when p_act in ('retry', 'rescue') then 'retryable'
+    when p_act = 'snooze' then 'scheduled'
+    else 'available'
+  end;
+  v_job.run_at := case v_job.state
+    when 'retryable' then p_now
+      + coalesce(p_delay_ms * interval '1 millisecond', awa/*control*/.backoff(v_attempt))
+    when 'scheduled' then p_now + p_delay_ms * interval '1 millisecond'
+    else p_entry.run_at
+  end;
+  v_job.created_at := p_entry.created_at;
+  v_job.attempted_at := p_claimed_at;
+  v_job.run_lease := p_entry.run_lease + 1;
+  v_job.priority := p_lane.priority;
+  v_job.shard := p_lane.shard;
+  -- A snoozed or returned attempt does not count.
+  v_job.attempt := case when p_act in ('snooze', 'return') then p_entry.attempt else v_attempt end;
+  v_job.max_attempts := p_entry.max_attempts;
+  v_job.queue := p_lane.queue;
+  v_job.kind := p_entry.kind;
+  v_job.args := p_entry.args;
+  v_job.envelope := v_envelope;
+  return v_job;
+end
+$$;
+
+-- Closes attempts of p_owners, whose locks the caller holds. A token that does not match a batch of theirs, nonce
+-- included, writes nothing: its closure would count as somebody else's in the slot's next life.
+--
+-- p_completed: [{"slot", "batch", "nonce", "members": [..]}]: attempts that ended well.
+-- p_ended: [{"slot", "batch", "nonce", "member", "act", "delay_ms"?, "error"?, "progress"?}]: all others.
+-- rejected: [[slot, "batch", "nonce", member, verdict], ..] of those not accepted: `repeated` when the same act of the attempt's
+-- owner was recorded before, else `refused`. Null when all were accepted.
+create function awa.close_attempts(
+  p_owners uuid[],
+  p_completed jsonb,
+  p_ended jsonb,
+  p_now timestamptz,
+  out rejected jsonb,
+  out successors awa.successor[]
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_slot smallint;
+  v_rejected jsonb;
+  v_accepted bigint[];
+  v_batches bigint[];
+  v_successors awa.successor[];
+begin
+  -- Slot by slot: with the slot as a parameter only its partitions are set up.
+  for v_slot in
+    select c.slot from jsonb_to_recordset(p_completed) c(slot smallint)
+    union
+    select e.slot from jsonb_to_recordset(p_ended) e(slot smallint)
+  loop
+    with asked as materialized (
+      -- The same attempt twice in one call: the first wins.
+      select distinct on (a.batch, a.nonce, a.member) a.*
+      from (
+        select c.batch, c.nonce, m.member, 'complete'::awa.closing as act, 0::bigint as ordinal
+        from jsonb_to_recordset(p_completed) c(slot smallint, batch bigint, nonce bigint, members smallint[])
+        cross join unnest(c.members) m(member)
+        where c.slot = v_slot
+        union all
+        select e.batch, e.nonce, e.member, e.act, e.ordinal
+        from rows from (
+          jsonb_to_recordset(p_ended) as (
+            slot smallint, batch bigint, nonce bigint, member smallint, act awa.closing
+          )
+        ) with ordinality as e(slot, batch, nonce, member, act, ordinal)
+        where e.slot = v_slot
+      ) a
+      order by a.batch, a.nonce, a.member, a.ordinal
+    ),
+    claimed as materialized (
+      select a.batch, a.nonce, b.n
+      from (select distinct batch, nonce from asked) a
+      join awa.claim_batches b on b.slot = v_slot and b.batch_id = a.batch and b.nonce = a.nonce
+      where b.owner = any (p_owners)
+    ),
+    closed as materialized (
+      select c.batch, k.act, m.member
+      from claimed c
+      join awa.closures k on k.slot = v_slot and k.batch_id = c.batch
+      cross join unnest(k.members) m(member)
+    ),
+    answered as materialized (
+      select a.*,
+        case
+          when c.n is null or a.member not between 1 and c.n then 'refused'
+          when k.act is null then 'accepted'
+          when k.act = a.act and k.act <> 'rescue' then 'repeated'
+          else 'refused'
+        end as verdict
+      from asked a
+      left join claimed c on c.batch = a.batch and c.nonce = a.nonce
+      left join closed k on k.batch = c.batch and k.member = a.member
+    ),
+    written as (
+      insert into awa.closures (slot, batch_id, act, n, members, finished_at)
+      select v_slot, a.batch, a.act, count(*), array_agg(a.member order by a.member), p_now
+      from answered a
+      where a.verdict = 'accepted'
+      group by a.batch, a.act
+    )
+    select
+      jsonb_agg(jsonb_build_array(v_slot, a.batch::text, a.nonce::text, a.member, a.verdict))
+        filter (where a.verdict <> 'accepted'),
+      array_agg(a.ordinal) filter (where a.verdict = 'accepted' and a.ordinal > 0),
+      array_agg(distinct a.batch)
+    into v_rejected, v_accepted, v_batches
+    from answered a;
+    close_attempts.rejected := coalesce(close_attempts.rejected || v_rejected, v_rejected, close_attempts.rejected);
+
+    if v_accepted is not null then
+      select array_agg(
+        awa.successor_of(r, l, b.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, x.progress), p_now)
+        order by r.job_id
+      )
+      into v_successors
+      from rows from (
+        jsonb_to_recordset(p_ended) as (
+          batch bigint, member smallint, act awa.closing, delay_ms bigint, error text, progress jsonb
+        )
+      ) with ordinality as e(batch, member, act, delay_ms, error, progress, ordinal)
+      join awa.claim_batches b on b.slot = v_slot and b.batch_id = e.batch
+      join awa.ready_entries r
+        on r.slot = v_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)
+      cross join lateral (select * from awa.lanes l where l.lane_id = b.lane_id limit 1) l
+      left join awa.leases x on x.batch_id = e.batch and x.member = e.member
+      where e.ordinal = any (v_accepted);
+      perform awa.place(v_successors, p_now);
+      close_attempts.successors := close_attempts.successors || v_successors;
+    end if;
+
+    if exists (select from awa.leases x where x.owner = any (p_owners)) then
+      delete from awa.leases x
+      where x.batch_id = any (v_batches)
+        and exists (
+          select from awa.closures k
+          where k.slot = v_slot and k.batch_id = x.batch_id and x.member = any (k.members)
+        );
+    end if;
+  end loop;
+end
+$$;
+
+-- Ends attempts of one owner. One lock an owner, not a batch: thousands of batch locks would fill the lock table.
+-- Answers close_attempts' rejected.
+create function awa.complete(p_owner uuid, p_completed jsonb, p_ended jsonb, p_now timestamptz) returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform awa.assert_read_committed();
+  -- Completions are durable whatever the database's default is.
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
+  -- A statement of its own: its snapshot shows what the last holder of the lock committed.
+  return (
+    select c.rejected
+    from awa.close_attempts(array[p_owner], p_completed, p_ended, coalesce(p_now, clock_timestamp())) c
+  );
+end
+$$;
+
+revoke execute on function awa.complete(uuid, jsonb, jsonb, timestamptz) from public;

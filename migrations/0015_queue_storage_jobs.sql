@@ -1,0 +1,69 @@
+-- schema: engine
+-- What an operator reads: every job once, in its true state, from one snapshot.
+
+-- The jobs whose present home is the log: waiting, running and completed ones, decided by claim and closure, so that
+-- nothing lags. In one lane and slot the main parts of batches do not overlap: only the first that ends at or above a
+-- position can hold it, and what that one passed over was claimed late or still waits.
+create view awa.log_jobs as
+select
+  r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
+  case
+    when m.batch_id is null then 'available'
+    when k.act is null then 'running'
+    else 'completed'
+  end::awa/*control*/.job_state as state,
+  r.attempt + (m.batch_id is not null)::integer as attempt,
+  r.run_lease + (m.batch_id is not null)::integer as run_lease,
+  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at
+from awa.ready_entries r
+left join lateral (
+  select f.batch_id, f.claimed_at, f.deadline_at,
+    coalesce(cardinality(f.late), 0) + array_position(f.offsets, (r.pos - f.lo)::integer) as member
+  from (
+    select * from awa.claim_batches b
+    where b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
+    order by b.hi limit 1
+  ) f
+  where f.lo <= r.pos and array_position(f.offsets, (r.pos - f.lo)::integer) is not null
+  union all
+  select b.batch_id, b.claimed_at, b.deadline_at, array_position(b.late, r.pos)
+  from awa.claim_batches b
+  where b.slot = r.slot and b.lane_id = r.lane_id and b.late @> array[r.pos]
+  limit 1
+) m on true
+left join lateral (
+  select k.act, k.finished_at from awa.closures k
+  where k.slot = r.slot and k.batch_id = m.batch_id and m.member = any (k.members)
+  limit 1
+) k on true
+where k.act is null or k.act = 'complete';
+
+create view awa/*control*/.jobs as
+select
+  j.job_id as id, j.kind, l.queue, j.args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
+  j.claimed_at as attempted_at, x.heartbeat_at, j.deadline_at, j.finished_at as finalized_at, j.created_at,
+  coalesce(j.envelope -> 'errors', '[]') as errors,
+  coalesce(j.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(j.envelope -> 'tags')), '{}') as tags,
+  case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress
+from awa.log_jobs j
+cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
+left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
+union all
+select
+  d.job_id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt, d.max_attempts, d.run_lease, d.run_at,
+  d.attempted_at, null, null, null, d.created_at,
+  coalesce(d.envelope -> 'errors', '[]'),
+  coalesce(d.envelope -> 'metadata', '{}'),
+  coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}'),
+  d.envelope -> 'progress'
+from awa.deferred_jobs d
+union all
+select
+  f.job_id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt, f.max_attempts, f.run_lease, f.run_at,
+  f.attempted_at, null, null, f.finished_at, f.created_at,
+  coalesce(f.envelope -> 'errors', '[]'),
+  coalesce(f.envelope -> 'metadata', '{}'),
+  coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}'),
+  f.envelope -> 'progress'
+from awa.finished_jobs f;

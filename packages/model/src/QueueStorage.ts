@@ -1,0 +1,200 @@
+/**
+ * The default storage engine: an append-mostly log in which nothing on the hot path is updated or deleted. Its SQL is in
+ * `migrations/0010` and up, its argument in docs/storage.md.
+ *
+ * @since 0.1.0
+ */
+import * as SqlClient from "@effect/sql/SqlClient"
+import type * as SqlError from "@effect/sql/SqlError"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Database from "./Database.js"
+import { ForeignDatabase, StorageInconsistent } from "./Errors.js"
+import * as codec from "./internal/storage/queueCodec.js"
+import * as statements from "./internal/storage/queueStatements.js"
+import type { ClaimRequest, Rescued, Service, StorageError } from "./StorageEngine.js"
+import { StorageEngine } from "./StorageEngine.js"
+import { type Schemas, StorageSchemas } from "./StorageSchemas.js"
+import { TimeSource } from "./TimeSource.js"
+
+interface StatusRow {
+  readonly system_identifier: string
+  readonly epoch_identifier: string
+  readonly cached_sequence: string | null
+}
+
+/**
+ * The query and the judgement that a new connection must pass before jobs are claimed over it: stored transaction ids
+ * mean something only in the cluster that gave them out.
+ *
+ * @since 0.1.0
+ * @category checks
+ */
+export const identityCheck = (schemas: Schemas): {
+  readonly text: string
+  readonly problem: (row: unknown) => ForeignDatabase | StorageInconsistent | undefined
+} => ({
+  text: statements.make(schemas).status,
+  problem: (row) => {
+    const { cached_sequence, epoch_identifier, system_identifier } = row as StatusRow
+    if (system_identifier !== epoch_identifier) {
+      return new ForeignDatabase({ schema: schemas.engine, expected: epoch_identifier, found: system_identifier })
+    }
+    if (cached_sequence !== null) {
+      return new StorageInconsistent({
+        schema: schemas.engine,
+        detail: `sequence ${cached_sequence} caches values; set it back with ALTER SEQUENCE ${cached_sequence} CACHE 1`
+      })
+    }
+    return undefined
+  }
+})
+
+/** States raised by our own functions: see migrations/0010 to 0014. */
+const tooManyPending = "AW001"
+const inconsistent = new Set(["AW002", "AW003", "AW004", "AW005"])
+
+/**
+ * The engine over the `SqlClient` in context, after the identity check. Give it a client of its own: claims must be the
+ * first statement of their transaction, on connections that user code never held.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = Effect.gen(function*() {
+  const sql = (yield* SqlClient.SqlClient).withoutTransforms()
+  const schemas = yield* StorageSchemas
+  const text = statements.make(schemas)
+
+  const failure = (operation: string) => {
+    const fail = Database.fromSqlError(operation)
+    return (error: SqlError.SqlError): Effect.Effect<never, StorageError> =>
+      Option.exists(Database.sqlState(error), (state) => inconsistent.has(state))
+        ? Effect.fail(new StorageInconsistent({ schema: schemas.engine, detail: Database.describe(error) }))
+        : fail(error)
+  }
+
+  // Background statements stay out of traces, and leave whatever transaction the calling fiber is in.
+  const run = <Row extends object>(operation: string, statement: string) => {
+    const failed = failure(operation)
+    return (...params: ReadonlyArray<unknown>): Effect.Effect<ReadonlyArray<Row>, StorageError> =>
+      sql.unsafe<Row>(statement, params as Array<never>).pipe(
+        Effect.catchAll(failed),
+        Database.outsideTransaction,
+        Effect.withTracerEnabled(false),
+        Effect.uninterruptible
+      )
+  }
+
+  const now = Effect.flatten(TimeSource)
+
+  yield* run<StatusRow>("check of the storage", text.status)().pipe(
+    Effect.flatMap(([row]): Effect.Effect<void, StorageError> => {
+      const problem = row === undefined ? undefined : identityCheck(schemas).problem(row)
+      return problem === undefined ? Effect.void : Effect.fail(problem)
+    })
+  )
+
+  const claimRows = run<{ jobs: string; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
+  const claim = (request: ClaimRequest) =>
+    Effect.flatMap(now, (at) =>
+      claimRows(
+        request.queue,
+        request.limit,
+        request.owner,
+        request.nonce,
+        request.deadline === null ? null : Math.ceil(Duration.toMillis(request.deadline)),
+        request.durability === "async",
+        at
+      )).pipe(
+        // A burst of subtransactions above the snapshot: the failed call's own id moves the horizon, once is enough.
+        Effect.retry({
+          times: 1,
+          while: (error) => error._tag === "DatabaseError" && error.sqlState === tooManyPending
+        }),
+        Effect.map(([row]) =>
+          row === undefined
+            ? []
+            : codec.claimedJobs(row.jobs, { queue: request.queue, nonce: request.nonce, claimedAt: row.claimed_at })
+        )
+      )
+
+  const completeRows = run<{ rejected: string | null }>("complete", text.complete)
+  const heartbeatRows = run<{ lost: string | null }>("heartbeat", text.heartbeat)
+  const ownedRows = run<{ owned: string }>("look for owned attempts", text.ownedAttempts)
+  const probeRows = run<{ queue: string }>("probe", text.probe)
+  const promoteRows = run<{ promoted: number }>("promote", text.promote)
+  const rescueRows = run<{ rescued: string; complete: boolean; settled: string; xid: string; xmin: string }>(
+    "rescue",
+    text.rescue
+  )
+
+  // Batches below an owner's frontier are closed; so `ownedAttempts` need not read the whole history each time.
+  const frontierOf = new Map<string, string>()
+
+  // Batches below the frontier are closed or have leases. What a pass has settled becomes the frontier when every
+  // transaction that could still commit a lower batch has ended, as far as a pass after that settles it, too.
+  let frontier = 0n
+  let candidate: { readonly settled: bigint; readonly xid: bigint } | undefined
+  const settle = (pass: { readonly settled: string; readonly xid: string; readonly xmin: string }): void => {
+    const settled = BigInt(pass.settled)
+    if (candidate !== undefined && BigInt(pass.xmin) > candidate.xid) {
+      frontier = settled < candidate.settled ? settled : candidate.settled
+      candidate = undefined
+    }
+    if (candidate === undefined && settled > frontier) candidate = { settled, xid: BigInt(pass.xid) }
+  }
+
+  const rescue = (reason: Rescued["reason"], age: Duration.Duration, limit: number) =>
+    Effect.flatMap(
+      now,
+      (at) => rescueRows(reason, Math.ceil(Duration.toMillis(age)), String(frontier), limit, at)
+    ).pipe(
+      Effect.map(([row]) => {
+        if (row === undefined) return []
+        if (reason === "stale_heartbeat") settle(row)
+        return codec.rescued(row.rescued, reason)
+      })
+    )
+
+  return {
+    name: "queue_storage",
+    claim,
+    complete: (owner, completions) => {
+      const firsts = codec.firsts(completions)
+      const { completed, ended } = codec.completions(firsts?.values() ?? completions)
+      return Effect.flatMap(now, (at) => completeRows(owner, completed, ended, at)).pipe(
+        Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
+      )
+    },
+    heartbeat: (owner, beats) =>
+      Effect.flatMap(now, (at) => heartbeatRows(owner, codec.beats(beats), at)).pipe(
+        Effect.map(([row]) => codec.held(beats, row?.lost ?? null))
+      ),
+    openAttempts: (owner, olderThan) =>
+      Effect.flatMap(
+        now,
+        (at) => ownedRows(owner, Math.ceil(Duration.toMillis(olderThan)), frontierOf.get(owner) ?? "0", at)
+      ).pipe(
+        Effect.map(([row]) => {
+          if (row === undefined) return []
+          const owned = codec.owned(row.owned)
+          frontierOf.set(owner, owned.frontier)
+          return owned.tokens
+        })
+      ),
+    probe: (queues) => Effect.map(probeRows(queues), (rows) => rows.map((row) => row.queue)),
+    promote: (limit) =>
+      Effect.flatMap(now, (at) => promoteRows(limit, at)).pipe(Effect.map(([row]) => row?.promoted ?? 0)),
+    rescueStale: ({ limit, staleness }) => rescue("stale_heartbeat", staleness, limit),
+    rescueExpired: ({ limit }) => rescue("deadline_exceeded", Duration.zero, limit)
+  }
+})
+
+/**
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer: Layer.Layer<StorageEngine, StorageError, SqlClient.SqlClient> = Layer.effect(StorageEngine, make)

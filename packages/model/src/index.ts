@@ -1,0 +1,64 @@
+/**
+ * @since 0.1.0
+ */
+export * as Database from "./Database.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Errors from "./Errors.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as InsertOptions from "./InsertOptions.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Job from "./Job.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as JobRow from "./JobRow.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as JobState from "./JobState.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Locks from "./Locks.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Migrations from "./Migrations.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Producer from "./Producer.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as QueueStorage from "./QueueStorage.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as StorageEngine from "./StorageEngine.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as StorageSchemas from "./StorageSchemas.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as TimeSource from "./TimeSource.js"

@@ -1,0 +1,121 @@
+/**
+ * The SQL of the migrations, for schemas of any names.
+ *
+ * The files are written for a schema `awa`, so that psql can run them as they are. In a file of the engine `awa.` means
+ * the engine's schema and `awa/*control*\/.` the control schema; in a file of the control plane it is the other way
+ * round, with `awa/*engine*\/.`. `/*schema*\/'awa'` is the name of the file's schema as a string.
+ */
+import { createHash } from "node:crypto"
+import * as Locks from "../Locks.js"
+import type { Schemas } from "../StorageSchemas.js"
+import { migrations as generated } from "./migrations.generated.js"
+
+/** @internal */
+export interface Migration {
+  readonly version: number
+  readonly name: string
+  readonly schema: keyof Schemas
+  readonly sql: string
+  readonly checksum: string
+}
+
+/**
+ * By ascending version.
+ *
+ * @internal
+ */
+export const migrations: ReadonlyArray<Migration> = generated.map((migration) => ({
+  ...migration,
+  checksum: createHash("sha256").update(migration.sql).digest("hex")
+}))
+
+/** @internal */
+export const rewrite = ({ schema, sql }: Pick<Migration, "schema" | "sql">, schemas: Schemas): string =>
+  sql
+    // Who runs the text has made the schemas.
+    .replace(/^create schema if not exists awa;\n/gm, "")
+    .replace(/\bawa\/\*(control|engine)\*\/\./g, (_, other: keyof Schemas) => `"${schemas[other]}".`)
+    .replace(/\/\*schema\*\/'awa'/g, `'${schemas[schema]}'`)
+    .replace(/\bschema awa\b/g, `schema "${schemas[schema]}"`)
+    // Settings are named after the library, not after the schema.
+    .replace(/(?<!_setting\(')(?<!set_config\(')\bawa\./g, `"${schemas[schema]}".`)
+
+/** @internal */
+export const lock = ({ control }: Schemas): string =>
+  `select pg_advisory_xact_lock(${Locks.migrationLock(control).join(", ")})`
+
+/**
+ * What has to run before the first migration of a run.
+ *
+ * @internal
+ */
+export const preparation = ({ control }: Schemas, missingSchemas: ReadonlyArray<string>): string =>
+  missingSchemas.map((schema) => `create schema if not exists "${schema}";\n`).join("") +
+  `create table if not exists "${control}".schema_migrations (
+  target_schema text not null,
+  version integer not null,
+  name text not null,
+  checksum text not null,
+  applied_at timestamptz not null default clock_timestamp(),
+  primary key (target_schema, version)
+);
+`
+
+/**
+ * One migration and its entry in the ledger.
+ *
+ * @internal
+ */
+export const step = (migration: Migration, schemas: Schemas): string => {
+  const { checksum, name, schema, version } = migration
+  return `${rewrite(migration, schemas).trimEnd()}
+
+insert into "${schemas.control}".schema_migrations (target_schema, version, name, checksum)
+values ('${schemas[schema]}', ${version}, '${name}', '${checksum}');
+`
+}
+
+/**
+ * A run as a script for psql.
+ *
+ * @internal
+ */
+export const script = (
+  pending: ReadonlyArray<Migration>,
+  schemas: Schemas,
+  missingSchemas: ReadonlyArray<string>
+): string =>
+  [
+    `begin;\n${lock(schemas)};\n`,
+    preparation(schemas, missingSchemas),
+    ...pending.map((migration) => step(migration, schemas)),
+    "commit;\n"
+  ].join("\n")
+
+/** @internal */
+export const grants = (role: string, as: "producer" | "worker" | "reader", { control, engine }: Schemas): string => {
+  const grantee = `"${role.replaceAll("\"", "\"\"")}"`
+  const schemas = [...new Set([control, engine])]
+  const usage = schemas.map((schema) => `grant usage on schema "${schema}" to ${grantee};`)
+  switch (as) {
+    case "producer":
+      return lines([
+        `grant usage on schema "${engine}" to ${grantee};`,
+        `grant execute on function "${engine}".enqueue(jsonb, timestamptz) to ${grantee};`,
+        `grant execute on function "${engine}".enqueue_one(text, jsonb, text, smallint, smallint, bigint, timestamptz) to ${grantee};`
+      ])
+    case "worker":
+      return lines([
+        ...usage,
+        `grant execute on all functions in schema "${engine}" to ${grantee};`,
+        `grant select on "${control}".schema_migrations to ${grantee};`
+      ])
+    case "reader":
+      return lines([
+        ...usage,
+        ...schemas.map((schema) => `grant select on all tables in schema "${schema}" to ${grantee};`)
+      ])
+  }
+}
+
+const lines = (statements: ReadonlyArray<string>): string => statements.join("\n") + "\n"

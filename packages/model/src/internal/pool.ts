@@ -1,0 +1,55 @@
+/**
+ * A pool of node-postgres clients that name the hot statements.
+ */
+import * as Effect from "effect/Effect"
+import * as Predicate from "effect/Predicate"
+import type * as Scope from "effect/Scope"
+import * as Pg from "pg"
+import type { ConnectionFailed } from "../Errors.js"
+import { connectionFailed } from "./failures.js"
+import { statementName } from "./statements.js"
+
+/**
+ * Lets PostgreSQL parse and plan a registered statement once a connection. @effect/sql-pg never names a statement; what
+ * it sends is `(text, values, callback)` or `({ text, values }, callback)`.
+ */
+class NamingClient extends Pg.Client {
+  override query(...args: Array<never>): never {
+    return (super.query as (...args: Array<unknown>) => never).apply(this, withName(args))
+  }
+}
+
+const withName = (args: Array<unknown>): Array<unknown> => {
+  const [query, ...rest] = args
+  if (typeof query === "string") {
+    const name = Array.isArray(rest[0]) ? statementName(query) : undefined
+    return name === undefined ? args : [{ name, text: query, values: rest[0] }, ...rest.slice(1)]
+  }
+  if (!Predicate.hasProperty(query, "text") || typeof query.text !== "string" || "name" in query) return args
+  const name = statementName(query.text)
+  return name === undefined ? args : [{ ...query, name }, ...rest]
+}
+
+/**
+ * A pool whose server was reached once.
+ *
+ * @internal
+ */
+export const make = (
+  config: Pg.PoolConfig,
+  prepareStatements: boolean
+): Effect.Effect<Pg.Pool, ConnectionFailed, Scope.Scope> =>
+  Effect.acquireRelease(
+    Effect.sync(() =>
+      // An idle connection that dies is replaced at the next checkout: nobody needs to hear of it.
+      new Pg.Pool(prepareStatements ? { ...config, Client: NamingClient } : config).on("error", () => {})
+    ),
+    (pool) => Effect.promise(() => pool.end()).pipe(Effect.interruptible, Effect.timeoutOption("1 second"))
+  ).pipe(Effect.tap(probe))
+
+/** Takes a connection and gives it back. The pool's time limit covers the whole handshake. */
+const probe = (pool: Pg.Pool): Effect.Effect<void, ConnectionFailed> =>
+  Effect.tryPromise({
+    try: () => pool.connect().then((client) => client.release()),
+    catch: (cause) => connectionFailed(cause, new Pg.Client(pool.options))
+  })

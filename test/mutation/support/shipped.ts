@@ -1,0 +1,49 @@
+import { readdirSync, readFileSync } from "node:fs"
+
+/** A change of the shipped SQL. White space aside, `find` must occur exactly once. */
+export interface Patch {
+  /** The function whose text is changed; without it, the text of all migrations. */
+  readonly within?: string
+  readonly find: string
+  readonly replace: string
+}
+
+const folder = new URL("../../../migrations/", import.meta.url)
+
+/** All migrations, in order. */
+export const shipped: string = readdirSync(folder).filter((file) => file.endsWith(".sql")).sort()
+  .map((file) => readFileSync(new URL(file, folder), "utf8")).join("\n")
+
+/** The statements that turn a database with the shipped text into one with `patches` applied in turn. */
+export const installation = (patches: ReadonlyArray<Patch>): string => {
+  const sql = patches.reduce(apply, shipped)
+  if (patches.some(({ within }) => within === undefined)) return `drop schema awa cascade; ${sql}`
+  const before = new Set(functionsOf(shipped))
+  return functionsOf(sql).filter((text) => !before.has(text))
+    .map((text) => text.replace("create function", "create or replace function")).join("\n")
+}
+
+const functionsOf = (sql: string): ReadonlyArray<string> => sql.match(/^create function [^$]*\$\$.*?^\$\$;$/gms) ?? []
+
+const apply = (sql: string, patch: Patch): string => {
+  const [start, end] = patch.within === undefined ? [0, sql.length] : extentOf(sql, patch.within)
+  const text = sql.slice(start, end)
+  const matches = [...text.matchAll(pattern(patch.find))]
+  const [match] = matches
+  if (match === undefined || matches.length > 1) {
+    throw new Error(`patch no longer applies: ${matches.length} × ${patch.find} in ${patch.within ?? "the migrations"}`)
+  }
+  const after = match.index + match[0].length
+  return sql.slice(0, start) + text.slice(0, match.index) + patch.replace + text.slice(after) + sql.slice(end)
+}
+
+const extentOf = (sql: string, name: string): readonly [number, number] => {
+  const texts = functionsOf(sql).filter((text) => text.startsWith(`create function ${name}(`))
+  const [text] = texts
+  if (text === undefined || texts.length > 1) throw new Error(`patch no longer applies: ${texts.length} × ${name}()`)
+  const start = sql.indexOf(text)
+  return [start, start + text.length]
+}
+
+const pattern = (find: string): RegExp =>
+  new RegExp(find.trim().split(/\s+/).map((word) => word.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&")).join("\\s+"), "g")

@@ -1,0 +1,34 @@
+import type { Ticks } from "./chance.js"
+import type { History } from "./history.js"
+import type { World } from "./world.js"
+
+/** What the participants of the random program share. */
+export interface Stage {
+  readonly world: World
+  readonly history: History
+  /** A tick is a claim: who pauses, pauses for some claims. */
+  readonly claims: Ticks
+  /** Whether new transactions begin. */
+  readonly goesOn: () => boolean
+  /** Whether there are transactions left. */
+  readonly producing: () => boolean
+  /** How much of everything has happened. */
+  readonly done: {
+    transactions: number
+    rolledBack: number
+    prepared: number
+    conflicts: number
+    claimsRolledBack: number
+    abandoned: number
+    slots: number
+    looks: number
+  }
+  /** What must not happen. */
+  readonly wrong: {
+    notAccepted: number
+    notRepeated: number
+    takenForDead: number
+    listedTwice: number
+    vanished: number
+  }
+}

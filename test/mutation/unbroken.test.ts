@@ -1,0 +1,20 @@
+import { expect, it } from "vitest"
+import { quietServer } from "./support/host.js"
+import { run } from "./support/program.js"
+import { withWorld } from "./support/world.js"
+
+const server = quietServer()
+
+/** The long form: AWA_MUTATION_SECONDS=30, with another AWA_MUTATION_SEED each time. */
+const seconds = Number(process.env["AWA_MUTATION_SECONDS"] ?? 5)
+const seed = Number(process.env["AWA_MUTATION_SEED"] ?? 1)
+
+it("the shipped SQL loses nothing, doubles nothing and keeps the order", async () => {
+  const { done, wrong } = await server.withDatabase((url) =>
+    withWorld(url, (world) => run(world, { seconds, seed: seed * 1000 }))
+  )
+  console.log(JSON.stringify({ seconds, seed, done, wrong }))
+  expect(wrong).toEqual(Object.fromEntries(Object.keys(wrong).map((what) => [what, 0])))
+  const { conflicts: _, ...certain } = done
+  expect(Object.entries(certain).filter(([, count]) => count === 0)).toEqual([])
+}, seconds * 1000 + 60_000)
