@@ -390,7 +390,7 @@ rule(server, "a claim takes the first jobs of each lane", {
         find: "row_number() over (order by l.priority, w.pos) as rank",
         replace: "row_number() over (order by w.body::jsonb -> 5) as rank"
       }],
-      shows: ["job doubled", "job lost"]
+      shows: ["job lost"]
     }
   }
 })
