@@ -5,12 +5,14 @@
  */
 import type * as SqlClient from "@effect/sql/SqlClient"
 import * as Effect from "effect/Effect"
+import * as ParseResult from "effect/ParseResult"
 import { type Pipeable, Prototype } from "effect/Pipeable"
 import * as Schema from "effect/Schema"
 import type * as Types from "effect/Types"
 import type { DatabaseFailure, InvalidJob } from "./Errors.js"
 import type { InsertOptions } from "./InsertOptions.js"
 import * as internal from "./internal/enqueue.js"
+import * as PlainSchema from "./internal/plainSchema.js"
 import type { JobId, JobRow } from "./JobRow.js"
 
 /**
@@ -77,6 +79,11 @@ export interface Job<out Kind extends string, in out A, in out I, out R> extends
     payloads: Iterable<A>,
     options?: InsertOptions | ((payload: A, index: number) => InsertOptions | undefined)
   ) => Effect.Effect<ReadonlyArray<JobId>, InvalidJob | DatabaseFailure, SqlClient.SqlClient | R>
+
+  /**
+   * The payload from the JSON of a stored job (`JobRow.args`). At run time an `Either`, unless the schema has effects.
+   */
+  readonly decode: (args: unknown) => Effect.Effect<A, ParseResult.ParseIssue, R>
 
   /** The wish to store a job, as a value: for `Producer`, and for whoever enqueues on your behalf. */
   readonly request: (payload: A, options?: InsertOptions) => Request<Kind, R>
@@ -171,7 +178,8 @@ export const make: {
   const schema = (
     Schema.isSchema(payload) ? payload : Schema.Struct(payload as Schema.Struct.Fields)
   ) as Schema.Schema<A, I, R>
-  const definition = internal.define(kind, schema, defaults)
+  const plain = PlainSchema.check(schema)
+  const definition = internal.define(kind, PlainSchema.shortCut(plain, ParseResult.encodeUnknown(schema)), defaults)
   const request = (payload: A, options?: InsertOptions): Request<Kind, R> => (
     { [RequestTypeId]: definition, kind, payload, options }
   )
@@ -180,6 +188,7 @@ export const make: {
     kind,
     payload: schema,
     defaults,
+    decode: PlainSchema.shortCut(plain, ParseResult.decodeUnknown(schema)),
     request,
     enqueue: (payload, options) => internal.enqueue({ definition, payload, options }),
     enqueueMany: (payloads, options) =>

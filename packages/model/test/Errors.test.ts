@@ -193,7 +193,7 @@ describe("roles with least privileges", () => {
             state<unknown>(effect, role)),
           ["ok", "42501", "42501", "PermissionDenied", "PermissionDenied"]
         )
-        assert.deepStrictEqual(yield* Effect.provide(powers, as(role)), ["enqueue", "enqueue_one"])
+        assert.deepStrictEqual(yield* Effect.provide(powers, as(role)), ["enqueue", "enqueue_alike", "enqueue_one"])
       }
       assert.deepStrictEqual(
         yield* Effect.forEach([enqueue, read, write, Migrations.verify], (effect) =>

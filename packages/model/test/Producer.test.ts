@@ -41,6 +41,7 @@ const statementsOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
       Statement.withTransformer((statement) => {
         const [text, values] = statement.compile()
         if (text.includes(".enqueue(")) sent.push(String(values[0]))
+        if (text.includes(".enqueue_alike(")) sent.push(String(values[1]))
         return Effect.succeed(statement)
       }),
       Effect.exit,
@@ -261,6 +262,11 @@ layer(MigratedLive(), { excludeTestServices: true })("Producer", (it) => {
       const large = yield* statementsOf(Anything.enqueueMany(Array.from({ length: 5 }, () => "x".repeat(3_000_000))))
       assert.deepStrictEqual(large.sent.map((jobs) => JSON.parse(jobs).length), [2, 2, 1])
       assert.isTrue(Exit.isSuccess(large.exit))
+      const mixed = yield* statementsOf(
+        Producer.enqueueMany(Array.from({ length: 12_000 }, (_, i) => Anything.request(i, { priority: i % 2 ? 1 : 3 })))
+      )
+      assert.deepStrictEqual(mixed.sent.map((jobs) => JSON.parse(jobs).length), [10_000, 2_000])
+      assert.isTrue(Exit.isSuccess(mixed.exit))
     }))
 
   it.effect("stores all of a large call or nothing", () =>
@@ -271,7 +277,7 @@ layer(MigratedLive(), { excludeTestServices: true })("Producer", (it) => {
       // The third statement finds its transaction aborted.
       const exit = yield* Anything.enqueueMany(Array.from({ length: 25_000 }, (_, i) => i)).pipe(
         Statement.withTransformer((statement) =>
-          statement.compile()[0].includes(".enqueue(") && ++statements === 3
+          statement.compile()[0].includes(".enqueue_alike(") && ++statements === 3
             ? Effect.as(Effect.exit(Statement.withTransformerDisabled(sql`select 1/0`)), statement)
             : Effect.succeed(statement)
         ),

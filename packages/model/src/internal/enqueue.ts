@@ -7,7 +7,6 @@ import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
 import { identity } from "effect/Function"
 import * as ParseResult from "effect/ParseResult"
-import type * as Schema from "effect/Schema"
 import * as Database from "../Database.js"
 import { type DatabaseFailure, InvalidJob } from "../Errors.js"
 import type { InsertOptions } from "../InsertOptions.js"
@@ -60,9 +59,9 @@ export interface Item<out R> {
  *
  * @internal
  */
-export const define = <A, I, R>(
+export const define = <R>(
   kind: string,
-  schema: Schema.Schema<A, I, R>,
+  encode: Definition<R>["encode"],
   defaults: InsertOptions
 ): Definition<R> => {
   const refusal = insertOptions.nameRefusal("kind", kind) ?? insertOptions.unknownOptionRefusal(defaults)
@@ -76,7 +75,7 @@ export const define = <A, I, R>(
       (refusal) => new InvalidJob({ kind, ...refusal })
     ),
     head: `{"kind":${JSON.stringify(kind)},"args":`,
-    encode: ParseResult.encodeUnknown(schema)
+    encode
   }
 }
 
@@ -138,10 +137,16 @@ const answer = "select e.ids, floor(extract(epoch from e.now) * 1000)::text as n
 const statement = (engine: string, now: string): string =>
   `${answer} "${engine}".enqueue($1::jsonb, ${now}::timestamptz) as e`
 
+const plainStatement = (engine: string, name: string): string =>
+  registerStatement(
+    `${answer} "${engine}".${name}($1::text, $2::jsonb, $3::text, $4::smallint, $5::smallint, $6::bigint, $7::timestamptz) as e`
+  )
+
 /** Of one engine schema. */
 interface Statements {
   readonly enqueue: string
   readonly enqueueOne: string
+  readonly enqueueAlike: string
 }
 
 const statements = new Map<string, Statements>()
@@ -151,9 +156,8 @@ const statementsOf = (engine: string): Statements => {
   if (known === undefined) {
     known = {
       enqueue: registerStatement(statement(engine, "$2")),
-      enqueueOne: registerStatement(
-        `${answer} "${engine}".enqueue_one($1::text, $2::jsonb, $3::text, $4::smallint, $5::smallint, $6::bigint, $7::timestamptz) as e`
-      )
+      enqueueOne: plainStatement(engine, "enqueue_one"),
+      enqueueAlike: plainStatement(engine, "enqueue_alike")
     }
     statements.set(engine, known)
   }
@@ -175,25 +179,39 @@ const run = (
     Effect.catchTag("SqlError", failure)
   )
 
-const insert = (jobs: ReadonlyArray<string>) => run(({ enqueue }) => enqueue, [`[${jobs.join(",")}]`])
+const toArray = (texts: ReadonlyArray<string>): string => `[${texts.join(",")}]`
 
-/** A job that carries nothing but its payload and is to run at once has a cheaper way. */
+const insert = (jobs: ReadonlyArray<string>) => run(({ enqueue }) => enqueue, [toArray(jobs)])
+
+/** What jobs share that carry nothing but their payload and are to run at once: they have a cheaper way. */
+interface Plain {
+  readonly kind: string
+  readonly options: insertOptions.CheckedOptions
+}
+
+const plainOf = (
+  { definition: { kind } }: Item<unknown>,
+  options: insertOptions.CheckedOptions,
+  traceparent: string | null
+): Plain | null => traceparent === null && insertOptions.isPlain(options) ? { kind, options } : null
+
+const insertPlain = (
+  choose: (statements: Statements) => string,
+  { kind, options: { maxAttempts, priority, queue } }: Plain,
+  args: string
+) => run(choose, [kind, args, queue, priority, maxAttempts, laneId(queue, priority)])
+
 const insertOne = (
   item: Item<unknown>,
   options: insertOptions.CheckedOptions,
   args: string,
   traceparent: string | null
-) =>
-  insertOptions.isPlain(options) && traceparent === null
-    ? run(({ enqueueOne }) => enqueueOne, [
-      item.definition.kind,
-      args,
-      options.queue,
-      options.priority,
-      options.maxAttempts,
-      laneId(options.queue, options.priority)
-    ])
-    : insert([jobJson(item, args, insertOptions.toJson(options, traceparent))])
+) => {
+  const plain = plainOf(item, options, traceparent)
+  return plain === null
+    ? insert([jobJson(item, args, insertOptions.toJson(options, traceparent))])
+    : insertPlain(({ enqueueOne }) => enqueueOne, plain, args)
+}
 
 const failure = Database.fromSqlError("enqueue")
 
@@ -259,7 +277,36 @@ export const enqueueMany = <R>(
     "messaging.operation.type": "send",
     "messaging.batch.message_count": items.length,
     "job.count": items.length
-  }, (traceparent) => Effect.flatMap(encodeAll(items, traceparent), insertAll))
+  }, (traceparent) =>
+    areAlike(items)
+      ? Effect.flatMap(optionsOf(items[0]!, 0), (options) => {
+        const plain = plainOf(items[0]!, options, traceparent)
+        return plain === null
+          ? enqueueEach(items, traceparent)
+          : Effect.flatMap(
+            encodeArgs(items),
+            insertAll((chunk) => insertPlain(({ enqueueAlike }) => enqueueAlike, plain, toArray(chunk)))
+          )
+      })
+      : enqueueEach(items, traceparent))
+
+const areAlike = (items: ReadonlyArray<Item<unknown>>): boolean => {
+  const first = items[0]
+  return items.every(({ definition, options }) => definition === first?.definition && options === first.options)
+}
+
+const enqueueEach = <R>(items: ReadonlyArray<Item<R>>, traceparent: string | null) =>
+  Effect.flatMap(encodeAll(items, traceparent), insertAll(insert))
+
+const encodeArgs = <R>(items: ReadonlyArray<Item<R>>): Effect.Effect<ReadonlyArray<string>, InvalidJob, R> =>
+  Effect.gen(function*() {
+    const texts: Array<string> = []
+    for (let index = 0; index < items.length; index++) {
+      const args = argsOf(items[index]!, index)
+      texts.push(isEither(args) && Either.isRight(args) ? args.right : yield* args)
+    }
+    return texts
+  })
 
 /** Everything is encoded before anything is sent. */
 const encodeAll = <R>(
@@ -273,8 +320,7 @@ const encodeAll = <R>(
     for (let index = 0; index < items.length; index++) {
       const item = items[index]!
       if (item.definition !== previous?.definition || item.options !== previous.options) {
-        const checked = yield* optionsOf(item, index)
-        options = insertOptions.toJson(checked, traceparent)
+        options = insertOptions.toJson(yield* optionsOf(item, index), traceparent)
         previous = item
       }
       const args = argsOf(item, index)
@@ -284,15 +330,16 @@ const encodeAll = <R>(
   })
 
 /** More than one statement is one transaction, so that nothing is half-written. */
-const insertAll = (jobs: ReadonlyArray<string>) => {
-  const chunks = chunked(jobs)
-  return chunks.length === 1
-    ? Effect.map(insert(jobs), ({ ids }) => ids)
-    : Effect.forEach(chunks, insert).pipe(
-      Effect.map((answers) => answers.flatMap(({ ids }) => ids)),
-      Database.transaction
-    )
-}
+const insertAll =
+  (send: (chunk: ReadonlyArray<string>) => ReturnType<typeof insert>) => (texts: ReadonlyArray<string>) => {
+    const chunks = chunked(texts)
+    return chunks.length === 1
+      ? Effect.map(send(texts), ({ ids }) => ids)
+      : Effect.forEach(chunks, send).pipe(
+        Effect.map((answers) => answers.flatMap(({ ids }) => ids)),
+        Database.transaction
+      )
+  }
 
 const chunked = (jobs: ReadonlyArray<string>): ReadonlyArray<ReadonlyArray<string>> => {
   const chunks: Array<ReadonlyArray<string>> = []

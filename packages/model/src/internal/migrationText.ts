@@ -102,7 +102,9 @@ export const grants = (role: string, as: "producer" | "worker" | "reader", { con
       return lines([
         `grant usage on schema "${engine}" to ${grantee};`,
         `grant execute on function "${engine}".enqueue(jsonb, timestamptz) to ${grantee};`,
-        `grant execute on function "${engine}".enqueue_one(text, jsonb, text, smallint, smallint, bigint, timestamptz) to ${grantee};`
+        ...["enqueue_one", "enqueue_alike"].map((name) =>
+          `grant execute on function "${engine}".${name}(text, jsonb, text, smallint, smallint, bigint, timestamptz) to ${grantee};`
+        )
       ])
     case "worker":
       return lines([

@@ -434,8 +434,12 @@ begin
     ) with ordinality as j(kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordinal)
   ),
   lane as materialized (
-    select l.queue, l.priority, awa.lane_id(l.queue, l.priority, 0) as lane_id
-    from (select distinct j.queue, j.priority from job j where j.problem is null) l
+    select l.*, awa.lane_id(l.queue, l.priority, 0) as lane_id
+    from (
+      select j.queue, j.priority, bool_or(j.run_at is null or j.run_at <= p_now) as is_ready
+      from job j where j.problem is null
+      group by j.queue, j.priority
+    ) l
   ),
   positioned as materialized (
     select j.*, l.lane_id, nextval('awa.pos_seq') as pos
@@ -467,7 +471,7 @@ begin
       select format('job %s: %s', j.ordinal - 1, j.problem)
       from job j where j.problem is not null order by j.ordinal limit 1
     ),
-    (select array_agg(distinct p.queue) from positioned p where p.run_at is null or p.run_at <= p_now),
+    (select array_agg(distinct l.queue) from lane l where l.is_ready),
     (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, 0::smallint)) from lane l)
   into v_ids, v_problem, v_queues;
   if v_problem is not null then
@@ -505,9 +509,26 @@ $$;
 
 revoke execute on function awa.enqueue(jsonb, timestamptz) from public;
 
--- One plain job: no metadata, no tags, to run now. Half the cost of \`enqueue\`, to which it leaves everything that is
--- not plain, also a lane not seen before. p_lane_id is the caller's computation of lane_id(queue, priority, 0): the lane
--- row must agree with it.
+-- Plain jobs that differ in nothing but their payload: no metadata, no tags, to run now. Much cheaper than \`enqueue\`, to
+-- which they leave everything that is not plain, also a lane not seen before. p_lane_id is the caller's computation of
+-- lane_id(queue, priority, 0): the lane's row must agree with it.
+create function awa.is_plain(
+  p_kind text,
+  p_queue text,
+  p_priority smallint,
+  p_max_attempts smallint,
+  p_lane_id bigint
+) returns boolean
+language sql stable
+as $$
+  select coalesce(
+    (select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1)
+      and p_max_attempts between 1 and 1000
+      and char_length(p_kind) between 1 and 200,
+    false
+  )
+$$;
+
 create function awa.enqueue_one(
   p_kind text,
   p_args jsonb,
@@ -525,16 +546,14 @@ declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the position
   v_pos bigint;
   v_slot smallint;
-  v_known boolean;
+  v_plain boolean;
 begin
   enqueue_one.now := coalesce(p_now, clock_timestamp());
-  select
-    s.slot,
-    (select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1)
-  into v_slot, v_known
+  select s.slot, awa.is_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id)
+  into v_slot, v_plain
   from awa.slots s
   where s.ring = 'ready' and s.sealed_at is null;
-  if v_known and p_max_attempts between 1 and 1000 and char_length(p_kind) between 1 and 200 then
+  if v_plain then
     v_pos := nextval('awa.pos_seq');
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
@@ -558,6 +577,66 @@ end
 $$;
 
 revoke execute on function awa.enqueue_one(text, jsonb, text, smallint, smallint, bigint, timestamptz) from public;
+
+-- p_args: a JSON array of at most 10,000 payloads.
+create function awa.enqueue_alike(
+  p_kind text,
+  p_args jsonb,
+  p_queue text,
+  p_priority smallint,
+  p_max_attempts smallint,
+  p_lane_id bigint,
+  p_now timestamptz,
+  out ids text,
+  out now timestamptz
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_xid constant xid8 := pg_current_xact_id(); -- before the first position
+  v_slot smallint;
+  v_plain boolean;
+begin
+  if jsonb_typeof(p_args) <> 'array' or jsonb_array_length(p_args) > 10000 then
+    raise exception using errcode = '22023', message = 'payloads must be an array of at most 10000';
+  end if;
+  enqueue_alike.now := coalesce(p_now, clock_timestamp());
+  select s.slot, awa.is_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id)
+  into v_slot, v_plain
+  from awa.slots s
+  where s.ring = 'ready' and s.sealed_at is null;
+  if v_plain then
+    -- One pass, in the order of the array.
+    with written as (
+      insert into awa.ready_entries (
+        slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
+      )
+      select
+        v_slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, enqueue_alike.now, enqueue_alike.now, p_kind,
+        p.args
+      from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
+      returning pos
+    )
+    select coalesce(string_agg(w.pos::text, ','), '') into enqueue_alike.ids from written w;
+    if awa.sleeps(awa.lock_key(p_queue)) then
+      perform awa.notify(p_queue);
+    end if;
+  else
+    enqueue_alike.ids := awa.enqueue_many(
+      v_xid,
+      (
+        select coalesce(jsonb_agg(jsonb_build_object(
+          'kind', p_kind, 'args', a.args, 'queue', p_queue, 'priority', p_priority, 'max_attempts', p_max_attempts
+        ) order by a.ordinal), '[]')
+        from jsonb_array_elements(p_args) with ordinality a(args, ordinal)
+      ),
+      enqueue_alike.now
+    );
+  end if;
+end
+$$;
+
+revoke execute on function awa.enqueue_alike(text, jsonb, text, smallint, smallint, bigint, timestamptz) from public;
 `
   },
   {
