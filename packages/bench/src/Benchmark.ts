@@ -1,0 +1,25 @@
+import type { Effect, Scope } from "effect"
+import type { ChildFailed } from "./ChildProcess.js"
+import type { Report } from "./Report.js"
+import type { Server } from "./Server.js"
+import type { System } from "./System.js"
+
+export interface Options {
+  /** Jobs of one measurement; every benchmark has its default. */
+  readonly jobs: number | undefined
+  readonly rounds: number | undefined
+  /** Concurrent producers, where the benchmark has any. */
+  readonly connections: number | undefined
+  /** Other job queues to compare with. */
+  readonly peers: ReadonlyArray<string>
+}
+
+export interface Benchmark {
+  readonly summary: string
+  readonly systems: (peers: ReadonlyArray<string>) => ReadonlyArray<string>
+  readonly run: (context: {
+    readonly server: Server
+    readonly options: Options
+    readonly systems: ReadonlyArray<System>
+  }) => Effect.Effect<Report, ChildFailed, Scope.Scope>
+}

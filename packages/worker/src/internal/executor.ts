@@ -1,0 +1,187 @@
+import type { JobRow } from "@awa/model/JobRow"
+import type { ClaimedJob, Service as StorageEngine } from "@awa/model/StorageEngine"
+import * as SqlClient from "@effect/sql/SqlClient"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
+import type * as Fiber from "effect/Fiber"
+import * as FiberId from "effect/FiberId"
+import * as FiberRef from "effect/FiberRef"
+import * as FiberRefs from "effect/FiberRefs"
+import { pipe } from "effect/Function"
+import * as HashMap from "effect/HashMap"
+import * as ParseResult from "effect/ParseResult"
+import * as Runtime from "effect/Runtime"
+import * as RuntimeFlags from "effect/RuntimeFlags"
+import * as Scope from "effect/Scope"
+import * as Tracer from "effect/Tracer"
+import * as JobContext from "../JobContext.js"
+import { Attempt, type AttemptQueue, type Attempts } from "./attempts.js"
+import type { Completer } from "./completion.js"
+import type { Handler } from "./handler.js"
+import { flushProgress } from "./heartbeat.js"
+import * as Outcome from "./outcome.js"
+import type { UnknownKinds } from "./settings.js"
+import { isTraced, withAttemptSpan } from "./tracing.js"
+
+export interface Executor {
+  /** Runs a claimed job on a fiber of its own and sees to it that its end is reported. Takes no time and never fails. */
+  readonly start: (claimed: ClaimedJob, queue: AttemptQueue, now: number) => void
+  /** Returns a claimed job unrun, its attempt unspent. */
+  readonly giveBack: (claimed: ClaimedJob, queue: AttemptQueue, now: number) => void
+}
+
+export interface Options {
+  readonly handlers: ReadonlyMap<string, Handler>
+  readonly unknownKinds: UnknownKinds
+  readonly attempts: Attempts
+  readonly completer: Completer
+  readonly engine: StorageEngine
+  readonly owner: string
+}
+
+/**
+ * The services handlers run with are those of the calling fiber, without what belongs to the moment: its span, its scope
+ * and its transaction.
+ *
+ * The fibers are owned by the registry of attempts, not by a scope: shutdown first waits for them, then interrupts them,
+ * and gives up on those that do not listen, none of which a scope can do.
+ */
+export const make = (options: Options): Effect.Effect<Executor> =>
+  Effect.map(Effect.all([Effect.runtime<never>(), isTraced]), ([captured, traced]) => {
+    const { attempts, completer, engine, handlers, owner, unknownKinds } = options
+    const launch = launcher(captured)
+
+    const program = (attempt: Attempt, handler: Handler, context: JobContext.Service, services: Services) => {
+      const body = Effect.scopedWith((scope) => {
+        services.set(Scope.Scope.key, scope)
+        return perform(handler, attempt.claimed.args, context)
+      })
+      return traced ? withAttemptSpan(withOutcomeAttribute(body, attempt), attempt.claimed.job) : body
+    }
+
+    const contextOf = (attempt: Attempt): JobContext.Service => {
+      const { job } = attempt.claimed
+      return {
+        job,
+        attempt: job.attempt,
+        isLastAttempt: job.attempt >= job.maxAttempts,
+        fence: attempt.fence,
+        setProgress: (percent, message) => Effect.sync(() => attempt.progress.set(percent, message)),
+        updateMetadata: (metadata) => Effect.sync(() => attempt.progress.merge(metadata)),
+        flushProgress: flushProgress(engine, owner, attempt)
+      }
+    }
+
+    const finish = (attempt: Attempt, outcome: ReturnType<typeof Outcome.fromExit>) => {
+      attempts.stopRunning(attempt)
+      if (outcome === null) attempts.forget(attempt.fence)
+      else completer.submit(attempt, outcome)
+      attempt.queue.permits.release(1)
+    }
+
+    const begin = (claimed: ClaimedJob, queue: AttemptQueue, now: number) => {
+      const attempt = new Attempt(claimed, queue, now)
+      attempts.start(attempt)
+      return attempt
+    }
+
+    return {
+      giveBack: (claimed, queue, now) => finish(begin(claimed, queue, now), Outcome.returned),
+      start: (claimed, queue, now) => {
+        const attempt = begin(claimed, queue, now)
+        const handler = handlers.get(claimed.job.kind)
+        if (handler === undefined) {
+          return finish(attempt, Outcome.unknownKind(claimed.job.kind, unknownKinds))
+        }
+        const context = contextOf(attempt)
+        attempt.fiber = launch(claimed.job, context, (services) => program(attempt, handler, context, services))
+        // An observer sees every end there is, also that of a fiber that was interrupted before it began.
+        attempt.fiber.addObserver((exit) => finish(attempt, Outcome.fromExit(exit, attempt.stop)))
+      }
+    }
+  })
+
+/** The combinators of `ParseResult` take no step of the fiber where the schema has no effects. */
+const perform = (handler: Handler, args: unknown, context: JobContext.Service): Effect.Effect<unknown, unknown> =>
+  handler.decode(args).pipe(
+    ParseResult.mapError((issue) => new Outcome.UndecodablePayload(issue)),
+    ParseResult.flatMap((payload) => handler.run(payload, context))
+  )
+
+const withOutcomeAttribute = <A, E, R>(self: Effect.Effect<A, E, R>, attempt: Attempt): Effect.Effect<A, E, R> =>
+  Effect.onExit(
+    self,
+    (exit: Exit.Exit<unknown, unknown>) =>
+      Effect.annotateCurrentSpan("job.outcome", Outcome.fromExit(exit, attempt.stop)?._tag ?? "lost")
+  )
+
+/** The services of one attempt, before its fiber reads them: owned by nobody else. */
+type Services = Map<string, unknown>
+
+/**
+ * Starts fibers from a clean slate: what the capturing fiber had set and what the attempt needs are put together once,
+ * instead of being inherited reference by reference and changed afterwards. Fibers start at once, on the dispatcher's
+ * stack, and are not counted in Effect's fiber metrics. Together that is a third of the price of `Effect.fork`.
+ */
+const launcher = (captured: Runtime.Runtime<never>) => {
+  const services = withoutMoment(captured.context).unsafeMap
+  const settled = settledRefs(captured.fiberRefs)
+  const annotationsOf = annotator(FiberRefs.getOrDefault(captured.fiberRefs, FiberRef.currentLogAnnotations))
+  const runtime = Runtime.make({
+    context: Context.empty(),
+    fiberRefs: FiberRefs.empty(),
+    runtimeFlags: pipe(
+      captured.runtimeFlags,
+      RuntimeFlags.enable(RuntimeFlags.Interruption),
+      RuntimeFlags.disable(RuntimeFlags.RuntimeMetrics)
+    )
+  })
+  return (
+    job: JobRow,
+    context: JobContext.Service,
+    program: (services: Services) => Effect.Effect<unknown, unknown>
+  ): Fiber.RuntimeFiber<unknown, unknown> => {
+    const own: Services = new Map(services)
+    own.set(JobContext.JobContext.key, context)
+    return Runtime.runFork(runtime, program(own), {
+      updateRefs: (_, id) => {
+        const refs = new Map(settled)
+        refs.set(FiberRef.currentContext, [[id, Context.unsafeMake<never>(own)]])
+        refs.set(FiberRef.currentLogAnnotations, [[id, annotationsOf(job)]])
+        return FiberRefs.unsafeMake(refs)
+      }
+    })
+  }
+}
+
+type Refs = Parameters<typeof FiberRefs.unsafeMake>[0]
+
+/** The references that were set, as a child would inherit them. */
+const settledRefs = (captured: FiberRefs.FiberRefs): Refs => {
+  const forked = FiberRefs.forkAs(captured, nobody)
+  const refs: Refs = new Map()
+  for (const ref of FiberRefs.fiberRefs(forked)) refs.set(ref, [[nobody, FiberRefs.getOrDefault(forked, ref)]])
+  return refs
+}
+
+const nobody = FiberId.runtime(-1, 0)
+
+/** What is the same for all jobs of a kind and a queue is made once. */
+const annotator = (base: HashMap.HashMap<string, unknown>) => {
+  const known = new Map<string, HashMap.HashMap<string, unknown>>()
+  return (job: JobRow): HashMap.HashMap<string, unknown> => {
+    const key = `${job.queue}\0${job.kind}`
+    let shared = known.get(key)
+    if (shared === undefined) {
+      shared = base.pipe(HashMap.set("kind", job.kind as unknown), HashMap.set("queue", job.queue as unknown))
+      known.set(key, shared)
+    }
+    return shared.pipe(HashMap.set("jobId", job.id as unknown), HashMap.set("attempt", job.attempt as unknown))
+  }
+}
+
+const momentary = new Set<string>([Tracer.ParentSpan.key, Scope.Scope.key, SqlClient.TransactionConnection.key])
+
+const withoutMoment = (context: Context.Context<never>): Context.Context<never> =>
+  Context.unsafeMake(new Map([...context.unsafeMap].filter(([key]) => !momentary.has(key))))

@@ -1,0 +1,86 @@
+import type { Service as StorageEngine } from "@awa/model/StorageEngine"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import type * as Scope from "effect/Scope"
+import type { Signal } from "../../Signals.js"
+import type { Leadership, Term } from "../leadership.js"
+import * as Loop from "../loop.js"
+import type { Settings } from "../settings.js"
+import { promoteAll } from "./promote.js"
+import { rescueAll } from "./rescue.js"
+
+export interface Leader {
+  readonly loop: Loop.Loop
+  readonly isLeading: () => boolean
+}
+
+export interface Options {
+  readonly engine: StorageEngine
+  readonly leadership: Leadership
+  readonly settings: Settings
+  readonly signal: (signal: Signal) => void
+}
+
+/**
+ * Runs for leader, and while it leads does what must be done once for all workers: promotion and rescue. Each task is a
+ * loop of its own, so that a slow one delays no other. The term ends with the lock's connection.
+ */
+export const make = ({ engine, leadership, settings, signal }: Options): Effect.Effect<Leader, never, Scope.Scope> =>
+  Effect.gen(function*() {
+    const { heartbeat, maintenance } = settings
+    let leading = false
+
+    const setLeading = (value: boolean) =>
+      Effect.suspend(() => {
+        leading = value
+        signal({ _tag: "leader", leading })
+        return value ? Effect.logDebug("This worker is the leader now") : Effect.void
+      })
+
+    const worked = (count: number) => count
+
+    const tasks = Effect.all([
+      Loop.fork({
+        name: "maintenance.promote",
+        turn: promoteAll(engine, signal),
+        pause: () => Loop.interval(maintenance.promoteInterval),
+        worked,
+        signal
+      }),
+      Loop.fork({
+        name: "maintenance.rescue_stale",
+        turn: rescueAll((limit) => engine.rescueStale({ staleness: heartbeat.staleness, limit }), signal),
+        pause: () => Loop.interval(heartbeat.rescueInterval),
+        worked,
+        signal
+      }),
+      Loop.fork({
+        name: "maintenance.rescue_deadline",
+        turn: rescueAll((limit) => engine.rescueExpired({ limit }), signal),
+        pause: () => Loop.interval(maintenance.deadlineRescueInterval),
+        worked,
+        signal
+      })
+    ])
+
+    /** Starts the tasks if the lead is to be had; they end with the scope. */
+    const open = Effect.tap(leadership.acquire, (term) =>
+      Option.isNone(term)
+        ? Effect.void
+        : Effect.acquireRelease(setLeading(true), () => setLeading(false)).pipe(Effect.zipRight(tasks)))
+
+    const hold = Option.match({
+      onNone: () => Loop.interval(maintenance.leaderElectionInterval),
+      onSome: (term: Term) =>
+        Effect.raceFirst(
+          Effect.forever(Effect.zipRight(Loop.interval(maintenance.leaderCheckInterval), term.check)),
+          term.lost
+        ).pipe(
+          Effect.flip,
+          Effect.flatMap((loss) => Effect.logWarning(`This worker does not lead any more: ${loss}`))
+        )
+    })
+
+    const loop = yield* Loop.forkSessions({ name: "leader election", open, hold, signal })
+    return { loop, isLeading: () => leading }
+  })

@@ -1,0 +1,308 @@
+import * as Duration from "effect/Duration"
+import * as Either from "effect/Either"
+import * as Option from "effect/Option"
+import type * as BuildError from "../BuildError.js"
+import {
+  DuplicateHandler,
+  DuplicateQueue,
+  InvalidChoice,
+  InvalidClaimBatchSize,
+  InvalidCompletionBatchSize,
+  InvalidConnectionCount,
+  InvalidDuration,
+  InvalidMaxWorkers,
+  InvalidQueueName,
+  NoQueuesConfigured,
+  UnknownOption
+} from "../BuildError.js"
+import * as QueueConfig from "../QueueConfig.js"
+import type { Handler } from "./handler.js"
+import { nearest } from "./nearest.js"
+
+export interface HeartbeatOptions {
+  /** How often long attempts say that they still run. Default 30 seconds. */
+  readonly interval?: Duration.DurationInput | undefined
+  /**
+   * How old the last sign of life of an attempt may be before it is taken away. Default 90 seconds, or three times
+   * `interval` if that is longer.
+   */
+  readonly staleness?: Duration.DurationInput | undefined
+  /** How often the leader looks for stale attempts. Default 30 seconds. */
+  readonly rescueInterval?: Duration.DurationInput | undefined
+}
+
+export interface MaintenanceOptions {
+  /** How often the leader moves due scheduled and retryable jobs to their queues. Default 250 milliseconds. */
+  readonly promoteInterval?: Duration.DurationInput | undefined
+  /** How often the leader looks for attempts past their deadline. Default 30 seconds. */
+  readonly deadlineRescueInterval?: Duration.DurationInput | undefined
+  /** How often a worker tries to become the leader. Default 10 seconds. */
+  readonly leaderElectionInterval?: Duration.DurationInput | undefined
+  /** How often the leader makes sure that its connection, and with it the lock, is alive. Default 30 seconds. */
+  readonly leaderCheckInterval?: Duration.DurationInput | undefined
+}
+
+export interface CompletionOptions {
+  /** The most outcomes one statement closes, 1 to 10,000. Default 512. */
+  readonly batchSize?: number | undefined
+}
+
+export interface ShutdownOptions {
+  /** How long stopping may take in all. Default 30 seconds; the first four fifths are for running jobs to finish. */
+  readonly timeout?: Duration.DurationInput | undefined
+}
+
+export interface ConnectionsOptions {
+  /**
+   * `"listen"`, the default: one connection waits for notifications. `"poll"`: the worker asks for work at the poll
+   * interval only, and uses nothing that outlives a transaction, as transaction-mode poolers demand.
+   */
+  readonly notifications?: "listen" | "poll" | undefined
+  /**
+   * The connections for claims, completions and maintenance, besides the one that listens and the one that leads.
+   * Default: one a queue, at most 4, and 3 more.
+   */
+  readonly poolSize?: number | undefined
+  /** How long establishing a connection may take. Default 5 seconds. */
+  readonly connectTimeout?: Duration.DurationInput | undefined
+  /** How long one statement of the worker may take. Default 30 seconds. */
+  readonly statementTimeout?: Duration.DurationInput | undefined
+}
+
+export type ClaimDurability = "async" | "sync"
+
+export type UnknownKinds = "retry" | "fail"
+
+/** Everything the builder collected, as it was given. */
+export interface Options {
+  readonly queues: ReadonlyArray<readonly [name: string, config: QueueConfig.QueueConfig]>
+  readonly handlers: ReadonlyArray<Handler>
+  readonly heartbeat: HeartbeatOptions
+  readonly maintenance: MaintenanceOptions
+  readonly completion: CompletionOptions
+  readonly shutdown: ShutdownOptions
+  readonly connections: ConnectionsOptions
+  readonly claimDurability: ClaimDurability
+  readonly unknownKinds: UnknownKinds
+}
+
+export interface Queue extends QueueConfig.Resolved {
+  readonly name: string
+}
+
+/** The same after validation, with the defaults filled in. */
+export interface Settings {
+  readonly queues: ReadonlyArray<Queue>
+  readonly handlers: ReadonlyMap<string, Handler>
+  readonly heartbeat: { readonly [K in keyof Required<HeartbeatOptions>]: Duration.Duration }
+  readonly maintenance: { readonly [K in keyof Required<MaintenanceOptions>]: Duration.Duration }
+  readonly completion: { readonly batchSize: number }
+  readonly shutdown: { readonly timeout: Duration.Duration }
+  readonly connections: {
+    readonly notifications: "listen" | "poll"
+    readonly poolSize: number
+    readonly connectTimeout: Duration.Duration
+    readonly statementTimeout: Duration.Duration
+  }
+  readonly claimDurability: ClaimDurability
+  readonly unknownKinds: UnknownKinds
+}
+
+export const emptyOptions: Options = {
+  queues: [],
+  handlers: [],
+  heartbeat: {},
+  maintenance: {},
+  completion: {},
+  shutdown: {},
+  connections: {},
+  claimDurability: "async",
+  unknownKinds: "retry"
+}
+
+const maxBatchSize = 10_000
+
+const maxQueueNameLength = 200
+
+/** The first thing that is wrong, in the order in which things were written down. */
+export const resolve = (options: Options): Either.Either<Settings, BuildError.BuildError> =>
+  Either.gen(function*() {
+    if (options.queues.length === 0) return yield* Either.left(new NoQueuesConfigured())
+    const queues: Array<Queue> = []
+    for (const [name, config] of options.queues) {
+      yield* queueName(name)
+      if (queues.some((queue) => queue.name === name)) return yield* Either.left(new DuplicateQueue({ queue: name }))
+      queues.push({ name, ...(yield* queueConfig(name, config)) })
+    }
+    const handlers = new Map<string, Handler>()
+    for (const handler of options.handlers) {
+      if (handlers.has(handler.kind)) return yield* Either.left(new DuplicateHandler({ kind: handler.kind }))
+      handlers.set(handler.kind, handler)
+    }
+    const interval = yield* duration("heartbeat.interval", options.heartbeat.interval, Duration.seconds(30))
+    const heartbeat = yield* durations("heartbeat", options.heartbeat, {
+      interval,
+      staleness: Duration.max(Duration.seconds(90), comfortable(interval)),
+      rescueInterval: Duration.seconds(30)
+    })
+    if (Duration.lessThanOrEqualTo(heartbeat.staleness, heartbeat.interval)) {
+      return yield* Either.left(
+        new InvalidDuration({
+          setting: "heartbeat.staleness",
+          value: options.heartbeat.staleness,
+          reason: `an attempt says that it lives every ${Duration.format(heartbeat.interval)} (heartbeat.interval)` +
+            " and would be taken away in between; three times as long is a good choice"
+        })
+      )
+    }
+    const maintenance = yield* durations("maintenance", options.maintenance, {
+      promoteInterval: Duration.millis(250),
+      deadlineRescueInterval: Duration.seconds(30),
+      leaderElectionInterval: Duration.seconds(10),
+      leaderCheckInterval: Duration.seconds(30)
+    })
+    yield* knownOptions("completion", options.completion, ["batchSize"])
+    const batchSize = options.completion.batchSize ?? 512
+    yield* integer(InvalidCompletionBatchSize, "completion.batchSize", batchSize, maxBatchSize)
+    const shutdown = yield* durations("shutdown", options.shutdown, { timeout: Duration.seconds(30) })
+    const connections = yield* connectionSettings(options.connections, queues.length)
+    yield* choice("claimDurability", options.claimDurability, ["async", "sync"])
+    yield* choice("unknownKinds", options.unknownKinds, ["retry", "fail"])
+    return {
+      queues,
+      handlers,
+      heartbeat,
+      maintenance,
+      completion: { batchSize },
+      shutdown,
+      connections,
+      claimDurability: options.claimDurability,
+      unknownKinds: options.unknownKinds
+    }
+  })
+
+/** A sign of life may be late, and one may be lost. */
+const comfortable = (interval: Duration.Duration): Duration.Duration => Duration.times(interval, 3)
+
+/** What works but is probably not meant. */
+export const doubts = ({ heartbeat }: Settings): ReadonlyArray<string> =>
+  Duration.lessThan(heartbeat.staleness, comfortable(heartbeat.interval))
+    ? [
+      `heartbeat.staleness (${Duration.format(heartbeat.staleness)}) is less than three times heartbeat.interval (` +
+      `${Duration.format(heartbeat.interval)}): one late heartbeat, and a running job is taken away and run twice`
+    ]
+    : []
+
+type Check<A = void> = Either.Either<A, BuildError.BuildError>
+
+const ok: Check = Either.right(undefined)
+
+const queueName = (name: unknown): Check => {
+  const refuse = (reason: string) => Either.left(new InvalidQueueName({ value: name, reason }))
+  if (typeof name !== "string") return refuse("it must be a string")
+  if (name.length === 0) return refuse("it must not be empty")
+  if (name.length > maxQueueNameLength) return refuse(`it must not be longer than ${maxQueueNameLength} characters`)
+  if (/[\0\p{Surrogate}]/u.test(name)) return refuse("it contains a character that PostgreSQL cannot store")
+  return ok
+}
+
+const queueConfig = (name: string, config: QueueConfig.QueueConfig): Check<QueueConfig.Resolved> =>
+  Either.gen(function*() {
+    const group = `queue(${JSON.stringify(name)})`
+    const { defaults } = QueueConfig
+    yield* knownOptions(group, config, Object.keys(defaults))
+    const maxWorkers = config.maxWorkers ?? defaults.maxWorkers
+    yield* integer(InvalidMaxWorkers, `${group}.maxWorkers`, maxWorkers, Number.MAX_SAFE_INTEGER)
+    const claimBatchSize = config.claimBatchSize ?? defaults.claimBatchSize
+    yield* integer(InvalidClaimBatchSize, `${group}.claimBatchSize`, claimBatchSize, maxBatchSize)
+    const pollInterval = yield* duration(`${group}.pollInterval`, config.pollInterval, defaults.pollInterval)
+    const deadline = isEndless(config.deadline)
+      ? null
+      : yield* duration(`${group}.deadline`, config.deadline, defaults.deadline)
+    return { maxWorkers, claimBatchSize, pollInterval, deadline }
+  })
+
+const connectionSettings = (options: ConnectionsOptions, queues: number): Check<Settings["connections"]> =>
+  Either.gen(function*() {
+    yield* knownOptions("connections", options, ["notifications", "poolSize", "connectTimeout", "statementTimeout"])
+    const notifications = options.notifications ?? "listen"
+    yield* choice("connections.notifications", notifications, ["listen", "poll"])
+    const poolSize = options.poolSize ?? Math.min(queues, 4) + 3
+    yield* integer(InvalidConnectionCount, "connections.poolSize", poolSize, Number.MAX_SAFE_INTEGER)
+    return {
+      notifications,
+      poolSize,
+      connectTimeout: yield* duration("connections.connectTimeout", options.connectTimeout, Duration.seconds(5)),
+      statementTimeout: yield* duration("connections.statementTimeout", options.statementTimeout, Duration.seconds(30))
+    }
+  })
+
+/** A group of options that are all durations. */
+const durations = <K extends string>(
+  group: string,
+  options: { readonly [P in K]?: Duration.DurationInput | undefined },
+  defaults: { readonly [P in K]: Duration.Duration }
+): Check<{ readonly [P in K]: Duration.Duration }> =>
+  Either.gen(function*() {
+    const names = Object.keys(defaults) as Array<K> // an object literal has the keys of its type
+    yield* knownOptions(group, options, names)
+    const resolved: { [P in K]: Duration.Duration } = { ...defaults }
+    for (const name of names) resolved[name] = yield* duration(`${group}.${name}`, options[name], defaults[name])
+    return resolved
+  })
+
+const knownOptions = (group: string, options: object, known: ReadonlyArray<string>): Check => {
+  for (const [name, value] of Object.entries(options)) {
+    if (!known.includes(name)) {
+      const meant = nearest(name, known)
+      return Either.left(
+        new UnknownOption({
+          setting: `${group}.${name}`,
+          value,
+          suggestion: meant === null ? null : `${group}.${meant}`
+        })
+      )
+    }
+  }
+  return ok
+}
+
+const isEndless = (input: QueueConfig.QueueConfig["deadline"]): input is "infinity" | null =>
+  input === null || input === "infinity" ||
+  Option.exists(Duration.decodeUnknown(input), (duration) => !Duration.isFinite(duration))
+
+const duration = (
+  setting: string,
+  input: Duration.DurationInput | undefined,
+  otherwise: Duration.Duration
+): Check<Duration.Duration> => {
+  const refuse = (reason: string) => Either.left(new InvalidDuration({ setting, value: input, reason }))
+  if (input === undefined) return Either.right(otherwise)
+  const decoded = Duration.decodeUnknown(input)
+  if (Option.isNone(decoded)) return refuse("it is no duration, such as \"30 seconds\" or Duration.seconds(30)")
+  if (!Duration.isFinite(decoded.value)) return refuse("it must end some day")
+  if (Duration.toMillis(decoded.value) < 1) return refuse("it must be at least a millisecond")
+  return Either.right(decoded.value)
+}
+
+type NumberError = new(
+  fields: { readonly setting: string; readonly value: unknown; readonly reason: string }
+) => BuildError.BuildError
+
+const integer = (Refused: NumberError, setting: string, value: unknown, max: number): Check =>
+  Number.isInteger(value) && (value as number) >= 1 && (value as number) <= max
+    ? ok
+    : Either.left(
+      new Refused({
+        setting,
+        value,
+        reason: max === Number.MAX_SAFE_INTEGER
+          ? "it must be a whole number, at least 1"
+          : `it must be a whole number from 1 to ${max}`
+      })
+    )
+
+const choice = (setting: string, value: unknown, choices: ReadonlyArray<string>): Check =>
+  choices.includes(value as string)
+    ? ok
+    : Either.left(new InvalidChoice({ setting, value, reason: `it must be one of ${choices.join(", ")}` }))

@@ -1,0 +1,189 @@
+import { Awa, QueueConfig } from "@awa/worker"
+import { assert, describe, it } from "@effect/vitest"
+import { Duration, Effect, Either } from "effect"
+import * as Builder from "../src/internal/builder.js"
+import * as Settings from "../src/internal/settings.js"
+import { Greet } from "./support/harness.js"
+
+const queue = Awa.builder.pipe(Awa.queue("email"))
+
+const resolve = <E, R, K extends string>(builder: Awa.Builder<E, R, K>) => Settings.resolve(Builder.partsOf(builder))
+
+const refusal = <E, R, K extends string>(builder: Awa.Builder<E, R, K>) =>
+  Either.match(resolve(builder), { onLeft: (error) => error, onRight: () => assert.fail("accepted") })
+
+describe("settings", () => {
+  it("have defaults", () => {
+    const settings = Either.getOrThrow(resolve(queue))
+    assert.deepStrictEqual(settings.queues, [{ name: "email", ...QueueConfig.defaults }])
+    assert.deepStrictEqual(QueueConfig.defaults.maxWorkers, 50)
+    assert.deepStrictEqual(QueueConfig.defaults.claimBatchSize, 512)
+    assert.strictEqual(Duration.toMillis(QueueConfig.defaults.pollInterval), 200)
+    assert.strictEqual(Duration.toMillis(settings.heartbeat.interval), 30_000)
+    assert.strictEqual(Duration.toMillis(settings.heartbeat.staleness), 90_000)
+    assert.strictEqual(Duration.toMillis(settings.maintenance.promoteInterval), 250)
+    assert.strictEqual(Duration.toMillis(settings.shutdown.timeout), 30_000)
+    assert.deepInclude(settings, { claimDurability: "async", unknownKinds: "retry" })
+    assert.deepInclude(settings.connections, { notifications: "listen", poolSize: 4 })
+  })
+
+  it("are collected without touching the builder they started from", () => {
+    const one = Awa.builder.pipe(Awa.queue("a"))
+    const two = one.pipe(Awa.queue("b", { maxWorkers: 3 }), Awa.heartbeat({ interval: "1 second" }))
+    assert.deepStrictEqual(Either.getOrThrow(resolve(one)).queues.map(({ name }) => name), ["a"])
+    assert.deepStrictEqual(Either.getOrThrow(resolve(two)).queues.map(({ name }) => name), ["a", "b"])
+    const again = two.pipe(Awa.heartbeat({ staleness: "10 seconds" }))
+    assert.strictEqual(Duration.toMillis(Either.getOrThrow(resolve(again)).heartbeat.interval), 1000)
+  })
+
+  it("a deadline may be left out", () => {
+    for (const deadline of [null, "infinity", Duration.infinity] as const) {
+      const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { deadline }))))
+      assert.isNull(settings.queues[0]!.deadline)
+    }
+  })
+
+  const refused: ReadonlyArray<
+    readonly [
+      what: string,
+      builder: Awa.Builder<never, never, string>,
+      tag: string,
+      fields: object
+    ]
+  > = [
+    ["no queue", Awa.builder, "NoQueuesConfigured", {}],
+    ["a queue twice", queue.pipe(Awa.queue("email")), "DuplicateQueue", { queue: "email" }],
+    [
+      "a kind twice",
+      queue.pipe(Awa.handle(Greet, () => Effect.void), Awa.handle(Greet, () => Effect.void)),
+      "DuplicateHandler",
+      { kind: "greet" }
+    ],
+    ["an empty name", Awa.builder.pipe(Awa.queue("")), "InvalidQueueName", { value: "" }],
+    ["a long name", Awa.builder.pipe(Awa.queue("x".repeat(201))), "InvalidQueueName", {}],
+    ["a name PostgreSQL cannot store", Awa.builder.pipe(Awa.queue("a\0b")), "InvalidQueueName", { value: "a\0b" }],
+    ...[0, -1, 1.5, NaN, Infinity].map((maxWorkers) => (
+      [`${maxWorkers} workers`, Awa.builder.pipe(Awa.queue("email", { maxWorkers })), "InvalidMaxWorkers", {
+        setting: "queue(\"email\").maxWorkers",
+        value: maxWorkers
+      }] as const
+    )),
+    ...[0, -5, 10_001].map((claimBatchSize) => (
+      [
+        `claims of ${claimBatchSize}`,
+        Awa.builder.pipe(Awa.queue("email", { claimBatchSize })),
+        "InvalidClaimBatchSize",
+        {
+          setting: "queue(\"email\").claimBatchSize",
+          value: claimBatchSize
+        }
+      ] as const
+    )),
+    ...([0, -1, NaN, Infinity, "0 seconds", "infinity", "soon"] as ReadonlyArray<Duration.DurationInput>).map((
+      pollInterval
+    ) => (
+      [
+        `a poll interval of ${String(pollInterval)}`,
+        Awa.builder.pipe(Awa.queue("email", { pollInterval })),
+        "InvalidDuration",
+        {
+          setting: "queue(\"email\").pollInterval",
+          value: pollInterval
+        }
+      ] as const
+    )),
+    ["a deadline of nothing", Awa.builder.pipe(Awa.queue("email", { deadline: 0 })), "InvalidDuration", {
+      setting: "queue(\"email\").deadline"
+    }],
+    ["heartbeats without pause", queue.pipe(Awa.heartbeat({ interval: 0 })), "InvalidDuration", {
+      setting: "heartbeat.interval",
+      value: 0
+    }],
+    [
+      "staleness below the heartbeat",
+      queue.pipe(Awa.heartbeat({ interval: "30 seconds", staleness: "20 seconds" })),
+      "InvalidDuration",
+      { setting: "heartbeat.staleness", value: "20 seconds" }
+    ],
+    ["promotion without pause", queue.pipe(Awa.maintenance({ promoteInterval: "0 millis" })), "InvalidDuration", {
+      setting: "maintenance.promoteInterval"
+    }],
+    ["an election without pause", queue.pipe(Awa.maintenance({ leaderElectionInterval: -1 })), "InvalidDuration", {
+      setting: "maintenance.leaderElectionInterval"
+    }],
+    ["empty batches", queue.pipe(Awa.completion({ batchSize: 0 })), "InvalidCompletionBatchSize", {
+      setting: "completion.batchSize",
+      value: 0
+    }],
+    [
+      "a shutdown without end",
+      queue.pipe(Awa.shutdown({ timeout: "infinity" as Duration.DurationInput })),
+      "InvalidDuration",
+      { setting: "shutdown.timeout" }
+    ],
+    ["a pool of nothing", queue.pipe(Awa.connections({ poolSize: 0 })), "InvalidConnectionCount", {
+      setting: "connections.poolSize",
+      value: 0
+    }],
+    ["a strange way to notify", queue.pipe(Awa.connections({ notifications: "pigeon" as "poll" })), "InvalidChoice", {
+      setting: "connections.notifications",
+      value: "pigeon"
+    }],
+    ["a strange durability", queue.pipe(Awa.claimDurability("maybe" as "sync")), "InvalidChoice", {
+      setting: "claimDurability",
+      value: "maybe"
+    }],
+    ["a strange policy", queue.pipe(Awa.unknownKinds("ignore" as "fail")), "InvalidChoice", {
+      setting: "unknownKinds",
+      value: "ignore"
+    }],
+    [
+      "a misspelt option",
+      Awa.builder.pipe(Awa.queue("email", { maxWorker: 3 } as QueueConfig.QueueConfig)),
+      "UnknownOption",
+      {
+        setting: "queue(\"email\").maxWorker",
+        value: 3,
+        suggestion: "queue(\"email\").maxWorkers"
+      }
+    ],
+    ["an option nobody knows", queue.pipe(Awa.shutdown({ pigeons: 3 } as object)), "UnknownOption", {
+      setting: "shutdown.pigeons",
+      suggestion: null
+    }]
+  ]
+
+  for (const [what, builder, tag, fields] of refused) {
+    it(`refuse ${what}`, () => {
+      const error = refusal(builder)
+      assert.strictEqual(error._tag, tag)
+      assert.deepInclude(error, fields as never)
+      assert.isAbove(error.message.length, 20)
+    })
+  }
+
+  it("staleness follows a long heartbeat interval, and a short one is doubted", () => {
+    const slow = Either.getOrThrow(resolve(queue.pipe(Awa.heartbeat({ interval: "2 minutes" }))))
+    assert.strictEqual(Duration.toMillis(slow.heartbeat.staleness), 360_000)
+    assert.deepStrictEqual(Settings.doubts(slow), [])
+    const tight = Either.getOrThrow(resolve(queue.pipe(Awa.heartbeat({ staleness: "60 seconds" }))))
+    assert.include(Settings.doubts(tight)[0], "heartbeat.staleness (1m)")
+  })
+
+  it("the first mistake in the order of writing is told", () => {
+    const error = refusal(Awa.builder.pipe(
+      Awa.queue("a", { maxWorkers: 0 }),
+      Awa.queue("b", { claimBatchSize: 0 }),
+      Awa.heartbeat({ interval: 0 })
+    ))
+    assert.include(error.message, "queue(\"a\").maxWorkers cannot be 0")
+  })
+
+  it("a misspelt option is told with what was meant", () => {
+    const error = refusal(queue.pipe(Awa.heartbeat({ intervall: "1 second" } as object)))
+    assert.strictEqual(
+      error.message,
+      "There is no setting \"heartbeat.intervall\"; did you mean \"heartbeat.interval\"?"
+    )
+  })
+})
