@@ -59,8 +59,8 @@ create table awa.ready_entries (
   created_at timestamptz not null,
   slot smallint not null,
   attempt smallint not null,
-  max_attempts smallint not null,
-  kind text not null,
+  max_attempts smallint not null check (max_attempts between 1 and 1000),
+  kind text not null check (char_length(kind) between 1 and 200),
   args jsonb not null,
   envelope jsonb
 ) partition by list (slot);
@@ -261,3 +261,31 @@ as $$
 $$;
 
 revoke execute on function awa.storage_status() from public;
+
+-- Which sequence is behind the data it numbers, as after a data-only restore; null when none is. New jobs would hide
+-- below the cursors, new batches would not count as the newest.
+create function awa.sequence_behind() returns text
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+  with lane as (select distinct l.lane_id from awa.lanes l)
+  select case
+    when greatest(
+      (select max(p.pos) from lane l cross join lateral (
+        select r.pos from awa.ready_entries r where r.lane_id = l.lane_id order by r.pos desc limit 1
+      ) p),
+      (select max(c.cursor_pos) from lane l cross join lateral (
+        select b.cursor_pos from awa.claim_batches b
+        where b.lane_id = l.lane_id and b.cursor_pos is not null order by b.batch_id desc limit 1
+      ) c),
+      (select max(d.job_id) from awa.deferred_jobs d),
+      (select max(f.job_id) from awa.finished_jobs f)
+    ) > (select s.last_value from awa.pos_seq s) then 'awa.pos_seq'
+    when (select b.batch_id from awa.claim_batches b order by b.batch_id desc limit 1)
+      > (select s.last_value from awa.batch_seq s) then 'awa.batch_seq'
+  end
+$$;
+
+revoke execute on function awa.sequence_behind() from public;

@@ -294,7 +294,7 @@ begin
     ) c on true
     where exists (
       select from awa.ready_entries r where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
-    ) or exists (
+    ) or c.cursor_pos > (select s.last_value from awa.pos_seq s) or exists ( -- let the claim say what is wrong
       select
       from unnest(c.pending_xids, c.pending_after) p(xid, after)
       where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (

@@ -1,6 +1,17 @@
 import { expect, it } from "vitest"
 import { quietServer } from "./support/host.js"
-import { claim, complete, drain, enqueue, enqueueOne, hours, later, Ledger, promote } from "./support/queue.js"
+import {
+  claim,
+  complete,
+  drain,
+  enqueue,
+  enqueueAlike,
+  enqueueOne,
+  hours,
+  later,
+  Ledger,
+  promote
+} from "./support/queue.js"
 import { rule, type Scenario } from "./support/rule.js"
 import type { Patch } from "./support/shipped.js"
 import { type Session, withWorld } from "./support/world.js"
@@ -60,17 +71,33 @@ rule(server, "enqueue of one job draws its id before its position", {
   }
 })
 
-rule(server, "enqueue of one job goes into the lane of its priority", {
+rule(server, "enqueue of one job refuses a lane that is not that of its queue and priority", {
   scenario: async (world) => {
     const ledger = new Ledger()
     const session = await world.session()
-    ledger.waiting([await enqueueOne(session, 3)])
+    await enqueueOne(session, 3).then((id) => ledger.waiting([id]), () => undefined)
     await drain(session, ledger)
     return ledger.findings()
   },
   mutants: {
     "it goes into the one that is named": {
-      breaks: [{ within: "awa.enqueue_one", find: "if v_known and", replace: "if" }],
+      breaks: [{ within: "awa.enqueue_one", find: "if v_known is not true then", replace: "if false then" }],
+      shows: ["job lost"]
+    }
+  }
+})
+
+rule(server, "enqueue of jobs that are alike draws its id before their positions", {
+  gates: [gateIn("awa.enqueue_alike")],
+  scenario: overtaken(async (session, ledger) => ({
+    job: async () => ledger.waiting(await enqueueAlike(session, 3))
+  })),
+  mutants: {
+    "the id comes with the rows": {
+      breaks: [
+        { within: "awa.enqueue_alike", find: "constant xid8 := pg_current_xact_id();", replace: "xid8;" },
+        { within: "awa.enqueue_alike", find: "p.pos, v_xid, p.pos", replace: "p.pos, pg_current_xact_id(), p.pos" }
+      ],
       shows: ["job lost"]
     }
   }

@@ -97,6 +97,18 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
     })
   )
 
+  yield* run<{ sequence: string | null }>("check of the sequences", text.sequenceBehind)().pipe(
+    Effect.flatMap(([row]) => {
+      const sequence = row?.sequence ?? null
+      return sequence === null ? Effect.void : Effect.fail(
+        new StorageInconsistent({
+          schema: schemas.engine,
+          detail: `sequence ${sequence} is behind the data it numbers, as after a data-only restore`
+        })
+      )
+    })
+  )
+
   const claimRows = run<{ jobs: string; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
   const claim = (request: ClaimRequest) =>
     Effect.flatMap(now, (at) =>

@@ -48,13 +48,22 @@ export const enqueue = async (
   return row?.ids.split(",") ?? []
 }
 
-/** Enqueues one plain job of priority 2 into a lane that is there, as producers do that compute the lane themselves. */
+/** Enqueues one plain job of priority 2, as producers do that compute the lane themselves. */
 export const enqueueOne = async (session: Session, lanePriority = 2): Promise<string> => {
   const [row] = await session.query<{ ids: string }>(
     "select ids from awa.enqueue_one('k', '1', 'default', 2::smallint, 25::smallint, awa.lane_id('default', $1, 0), null)",
     lanePriority
   )
   return row?.ids ?? ""
+}
+
+/** Enqueues plain jobs in one call. */
+export const enqueueAlike = async (session: Session, jobs: number): Promise<ReadonlyArray<string>> => {
+  const [row] = await session.query<{ ids: string }>(
+    "select ids from awa.enqueue_alike('k', $1, 'default', 2::smallint, 25::smallint, awa.lane_id('default', 2, 0), null)",
+    JSON.stringify(Array.from({ length: jobs }, () => null))
+  )
+  return row?.ids.split(",") ?? []
 }
 
 export const claim = async (session: Session, options: Claim = {}): Promise<ReadonlyArray<Attempt>> => {

@@ -132,7 +132,7 @@ interface Answer {
 }
 
 /** `now` is answered in text, because the application may have type parsers of its own. */
-const answer = "select e.ids, floor(extract(epoch from e.now) * 1000)::text as now from"
+const answer = "select e.ids, floor(date_part('epoch', e.now) * 1000)::bigint::text as now from"
 
 const statement = (engine: string, now: string): string =>
   `${answer} "${engine}".enqueue($1::jsonb, ${now}::timestamptz) as e`

@@ -102,8 +102,8 @@ create table awa.ready_entries (
   created_at timestamptz not null,
   slot smallint not null,
   attempt smallint not null,
-  max_attempts smallint not null,
-  kind text not null,
+  max_attempts smallint not null check (max_attempts between 1 and 1000),
+  kind text not null check (char_length(kind) between 1 and 200),
   args jsonb not null,
   envelope jsonb
 ) partition by list (slot);
@@ -304,6 +304,34 @@ as $$
 $$;
 
 revoke execute on function awa.storage_status() from public;
+
+-- Which sequence is behind the data it numbers, as after a data-only restore; null when none is. New jobs would hide
+-- below the cursors, new batches would not count as the newest.
+create function awa.sequence_behind() returns text
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+  with lane as (select distinct l.lane_id from awa.lanes l)
+  select case
+    when greatest(
+      (select max(p.pos) from lane l cross join lateral (
+        select r.pos from awa.ready_entries r where r.lane_id = l.lane_id order by r.pos desc limit 1
+      ) p),
+      (select max(c.cursor_pos) from lane l cross join lateral (
+        select b.cursor_pos from awa.claim_batches b
+        where b.lane_id = l.lane_id and b.cursor_pos is not null order by b.batch_id desc limit 1
+      ) c),
+      (select max(d.job_id) from awa.deferred_jobs d),
+      (select max(f.job_id) from awa.finished_jobs f)
+    ) > (select s.last_value from awa.pos_seq s) then 'awa.pos_seq'
+    when (select b.batch_id from awa.claim_batches b order by b.batch_id desc limit 1)
+      > (select s.last_value from awa.batch_seq s) then 'awa.batch_seq'
+  end
+$$;
+
+revoke execute on function awa.sequence_behind() from public;
 `
   },
   {
@@ -509,24 +537,26 @@ $$;
 
 revoke execute on function awa.enqueue(jsonb, timestamptz) from public;
 
--- Plain jobs that differ in nothing but their payload: no metadata, no tags, to run now. Much cheaper than \`enqueue\`, to
--- which they leave everything that is not plain, also a lane not seen before. p_lane_id is the caller's computation of
--- lane_id(queue, priority, 0): the lane's row must agree with it.
-create function awa.is_plain(
-  p_kind text,
-  p_queue text,
-  p_priority smallint,
-  p_max_attempts smallint,
-  p_lane_id bigint
-) returns boolean
-language sql stable
+-- Plain jobs that differ in nothing but their payload: no metadata, no tags, to run now. Much cheaper than \`enqueue\`.
+-- p_lane_id is the caller's computation of lane_id(queue, priority, 0): the lane's row must agree with it.
+
+-- What \`enqueue_one\` and \`enqueue_alike\` do when no row of the lane says what they were told.
+create function awa.introduce_lane(p_lane_id bigint, p_queue text, p_priority smallint) returns void
+language plpgsql
 as $$
-  select coalesce(
-    (select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1)
-      and p_max_attempts between 1 and 1000
-      and char_length(p_kind) between 1 and 200,
-    false
-  )
+declare
+  v_problem constant text := awa.job_problem('kind', p_queue, p_priority, 1, null, null);
+begin
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = format('job 0: %s', v_problem);
+  end if;
+  if p_lane_id <> awa.lane_id(p_queue, p_priority, 0) then
+    raise exception using
+      errcode = '22023',
+      message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
+  end if;
+  perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
+end
 $$;
 
 create function awa.enqueue_one(
@@ -544,34 +574,26 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the position
-  v_pos bigint;
-  v_slot smallint;
-  v_plain boolean;
+  v_pos constant bigint := nextval('awa.pos_seq');
+  v_known boolean;
 begin
   enqueue_one.now := coalesce(p_now, clock_timestamp());
-  select s.slot, awa.is_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id)
-  into v_slot, v_plain
-  from awa.slots s
-  where s.ring = 'ready' and s.sealed_at is null;
-  if v_plain then
-    v_pos := nextval('awa.pos_seq');
-    insert into awa.ready_entries (
-      slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
-    )
-    values (
-      v_slot, p_lane_id, v_pos, v_xid, v_pos, 0, 0, p_max_attempts, enqueue_one.now, enqueue_one.now, p_kind, p_args
-    );
-    enqueue_one.ids := v_pos;
-    if awa.sleeps(awa.lock_key(p_queue)) then
-      perform awa.notify(p_queue);
-    end if;
-  else
-    enqueue_one.ids := awa.enqueue_many(
-      v_xid,
-      jsonb_build_array(jsonb_build_object(
-        'kind', p_kind, 'args', p_args, 'queue', p_queue, 'priority', p_priority, 'max_attempts', p_max_attempts)),
-      enqueue_one.now
-    );
+  insert into awa.ready_entries (
+    slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
+  )
+  values (
+    (select s.slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null),
+    p_lane_id, v_pos, v_xid, v_pos, 0, 0, p_max_attempts, enqueue_one.now, enqueue_one.now, p_kind, p_args
+  )
+  returning (
+    select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1
+  ) into v_known;
+  if v_known is not true then
+    perform awa.introduce_lane(p_lane_id, p_queue, p_priority);
+  end if;
+  enqueue_one.ids := v_pos;
+  if awa.sleeps(awa.lock_key(p_queue)) then
+    perform awa.notify(p_queue);
   end if;
 end
 $$;
@@ -594,44 +616,34 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
-  v_slot smallint;
-  v_plain boolean;
+  v_known boolean;
 begin
   if jsonb_typeof(p_args) <> 'array' or jsonb_array_length(p_args) > 10000 then
     raise exception using errcode = '22023', message = 'payloads must be an array of at most 10000';
   end if;
   enqueue_alike.now := coalesce(p_now, clock_timestamp());
-  select s.slot, awa.is_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id)
-  into v_slot, v_plain
-  from awa.slots s
-  where s.ring = 'ready' and s.sealed_at is null;
-  if v_plain then
-    -- One pass, in the order of the array.
-    with written as (
-      insert into awa.ready_entries (
-        slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
-      )
-      select
-        v_slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, enqueue_alike.now, enqueue_alike.now, p_kind,
-        p.args
-      from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
-      returning pos
+  -- One pass, in the order of the array.
+  with written as (
+    insert into awa.ready_entries (
+      slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select coalesce(string_agg(w.pos::text, ','), '') into enqueue_alike.ids from written w;
-    if awa.sleeps(awa.lock_key(p_queue)) then
-      perform awa.notify(p_queue);
-    end if;
-  else
-    enqueue_alike.ids := awa.enqueue_many(
-      v_xid,
-      (
-        select coalesce(jsonb_agg(jsonb_build_object(
-          'kind', p_kind, 'args', a.args, 'queue', p_queue, 'priority', p_priority, 'max_attempts', p_max_attempts
-        ) order by a.ordinal), '[]')
-        from jsonb_array_elements(p_args) with ordinality a(args, ordinal)
-      ),
-      enqueue_alike.now
-    );
+    select
+      s.slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, enqueue_alike.now, enqueue_alike.now, p_kind, p.args
+    from
+      (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p,
+      (select slot from awa.slots where ring = 'ready' and sealed_at is null) s
+    returning pos
+  )
+  select
+    coalesce(string_agg(w.pos::text, ','), ''),
+    (select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1)
+  into enqueue_alike.ids, v_known
+  from written w;
+  if v_known is not true then
+    perform awa.introduce_lane(p_lane_id, p_queue, p_priority);
+  end if;
+  if awa.sleeps(awa.lock_key(p_queue)) then
+    perform awa.notify(p_queue);
   end if;
 end
 $$;
@@ -939,7 +951,7 @@ begin
     ) c on true
     where exists (
       select from awa.ready_entries r where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
-    ) or exists (
+    ) or c.cursor_pos > (select s.last_value from awa.pos_seq s) or exists ( -- let the claim say what is wrong
       select
       from unnest(c.pending_xids, c.pending_after) p(xid, after)
       where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (

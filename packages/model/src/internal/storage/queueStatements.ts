@@ -21,6 +21,7 @@ export const make = ({ engine }: Schemas) => {
     rescue: registerStatement(
       `select rescued::text, complete, settled::text, xid::text, xmin::text from ${schema}.rescue($1::text, $2::bigint, $3::bigint, $4::int, $5::timestamptz)`
     ),
+    sequenceBehind: `select ${schema}.sequence_behind() as sequence`,
     status: registerStatement(
       `select system_identifier::text, epoch_identifier::text, cached_sequence from ${schema}.storage_status()`
     )
