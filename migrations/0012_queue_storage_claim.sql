@@ -81,9 +81,6 @@ begin
     perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
   end loop;
 
-  claim.claimed_at := coalesce(p_now, clock_timestamp());
-  claim.deadline_at := claim.claimed_at + p_deadline_ms * interval '1 millisecond';
-
   -- One statement, one snapshot.
   with snapshot as materialized (
     select pg_current_snapshot() as s, (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos
@@ -180,7 +177,8 @@ begin
     group by f.lane_id having count(*) >= 16
   ),
   own as materialized (
-    select pg_current_xact_id() as xid
+    -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
+    select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at
     from (select (select count(*) from taken) + (select count(*) from learned) as n) t
     where t.n > 0
   ),
@@ -223,9 +221,10 @@ begin
       cursor_pos, pending_xids, pending_after
     )
     select
-      b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, claim.claimed_at, claim.deadline_at, b.n, b.lo, b.hi,
-      b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
+      b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, o.at, o.at + p_deadline_ms * interval '1 millisecond', b.n,
+      b.lo, b.hi, b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
     from batch b
+    cross join own o
     left join lateral (
       -- The cursor is on the lane's last row.
       select
@@ -248,11 +247,13 @@ begin
       ) || ']'
       from batch b where b.n > 0
     ),
+    (select o.at from own o),
+    (select o.at + p_deadline_ms * interval '1 millisecond' from own o),
     (select max(l.cursor_pos) from lane l),
     (select max(l.batch_id) from lane l),
     (select min(b.batch_id) from batch b),
     (select s.last_value from awa.pos_seq s)
-  into claim.jobs, v_cursor, v_newest, v_first_batch, v_last_pos;
+  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos;
 
   -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
   -- newest would leave the old cursor in force.

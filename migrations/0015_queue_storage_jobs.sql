@@ -1,9 +1,10 @@
 -- schema: engine
 -- What an operator reads: every job once, in its true state, from one snapshot.
 
--- The jobs whose present home is the log: waiting, running and completed ones, decided by claim and closure, so that
--- nothing lags. In one lane and slot the main parts of batches do not overlap: only the first that ends at or above a
--- position can hold it, and what that one passed over was claimed late or still waits.
+-- The jobs whose present home is the log: waiting, running and completed ones. What the lane's newest cursor has not
+-- passed waits; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and slot
+-- the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what that
+-- one passed over was claimed late or still waits.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -17,18 +18,23 @@ select
   m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at
 from awa.ready_entries r
 left join lateral (
+  select b.cursor_pos from awa.claim_batches b
+  where b.lane_id = r.lane_id and b.cursor_pos is not null
+  order by b.batch_id desc limit 1
+) c on true
+left join lateral (
   select f.batch_id, f.claimed_at, f.deadline_at,
     coalesce(cardinality(f.late), 0) + array_position(f.offsets, (r.pos - f.lo)::integer) as member
   from (
     select * from awa.claim_batches b
-    where b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
+    where r.pos <= c.cursor_pos and b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
     order by b.hi limit 1
   ) f
   where f.lo <= r.pos and array_position(f.offsets, (r.pos - f.lo)::integer) is not null
   union all
   select b.batch_id, b.claimed_at, b.deadline_at, array_position(b.late, r.pos)
   from awa.claim_batches b
-  where b.slot = r.slot and b.lane_id = r.lane_id and b.late @> array[r.pos]
+  where r.pos <= c.cursor_pos and b.slot = r.slot and b.lane_id = r.lane_id and b.late @> array[r.pos]
   limit 1
 ) m on true
 left join lateral (

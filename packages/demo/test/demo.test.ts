@@ -35,10 +35,10 @@ const start = (environment: Record<string, string | undefined>) =>
     ({ process: child }) => Effect.sync(() => child.kill("SIGKILL"))
   )
 
-const eventually = (isIt: () => boolean) =>
+const eventually = (isIt: () => boolean, otherwise: () => string) =>
   Effect.sync(isIt).pipe(
     Effect.repeat({ until: (done) => done, schedule: Schedule.spaced("20 millis") }),
-    Effect.timeout("60 seconds")
+    Effect.timeoutFail({ duration: "60 seconds", onTimeout: () => new Error(otherwise()) })
   )
 
 const isAlive = (pid: number): boolean => {
@@ -51,7 +51,11 @@ const isAlive = (pid: number): boolean => {
 
 const workersOf = (output: string) => [...output.matchAll(/pid (\d+)/g)].map(([, pid]) => Number(pid))
 
-const said = (demo: Demo, what: string) => eventually(() => demo.output().includes(what))
+const said = (demo: Demo, what: string) =>
+  Effect.raceFirst(
+    eventually(() => demo.output().includes(what), demo.output),
+    Effect.flatMap(demo.exit, () => Effect.fail(new Error(demo.output())))
+  )
 
 const adminUrl = () => process.env["AWA_TEST_ADMIN_URL"]!
 
@@ -118,7 +122,7 @@ describe("the demo", () => {
       const workers = workersOf(demo.output())
       assert.strictEqual(workers.filter(isAlive).length, 3)
       demo.process.kill("SIGKILL")
-      yield* eventually(() => !workers.some(isAlive))
+      yield* eventually(() => !workers.some(isAlive), () => `still alive: ${workers.filter(isAlive).join(", ")}`)
     }), 120_000)
 
   it.scopedLive("says what is wrong with DATABASE_URL", () =>

@@ -23,6 +23,7 @@ const checks = {
   "dead code": [bin("knip/bin/knip.js"), "--no-config-hints"],
   "generated files": [tooling("embed-migrations.mjs"), "--check"],
   "documentation": [tooling("check-docs.mjs")],
+  "examples": [tooling("check-examples.mjs")],
   "packages": [tooling("check-packages.mjs")]
 }
 

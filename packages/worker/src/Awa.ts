@@ -75,6 +75,36 @@ export interface Builder<out E, out R, out Kinds extends string = never> extends
 }
 
 /**
+ * @since 0.1.0
+ * @category models
+ */
+export type HeartbeatOptions = Settings.HeartbeatOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type MaintenanceOptions = Settings.MaintenanceOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type CompletionOptions = Settings.CompletionOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type ShutdownOptions = Settings.ShutdownOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type ConnectionsOptions = Settings.ConnectionsOptions
+
+/**
  * How a worker is.
  *
  * @since 0.1.0
@@ -171,7 +201,7 @@ export const handle = <J extends Job.Any, E1, R1>(
  * @since 0.1.0
  * @category combinators
  */
-export const heartbeat = (options: Settings.HeartbeatOptions) =>
+export const heartbeat = (options: HeartbeatOptions) =>
 <E, R, Kinds extends string>(
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> =>
@@ -183,7 +213,7 @@ export const heartbeat = (options: Settings.HeartbeatOptions) =>
  * @since 0.1.0
  * @category combinators
  */
-export const maintenance = (options: Settings.MaintenanceOptions) =>
+export const maintenance = (options: MaintenanceOptions) =>
 <E, R, Kinds extends string>(
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> =>
@@ -195,7 +225,7 @@ export const maintenance = (options: Settings.MaintenanceOptions) =>
  * @since 0.1.0
  * @category combinators
  */
-export const completion = (options: Settings.CompletionOptions) =>
+export const completion = (options: CompletionOptions) =>
 <E, R, Kinds extends string>(
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> =>
@@ -207,7 +237,7 @@ export const completion = (options: Settings.CompletionOptions) =>
  * @since 0.1.0
  * @category combinators
  */
-export const shutdown = (options: Settings.ShutdownOptions) =>
+export const shutdown = (options: ShutdownOptions) =>
 <E, R, Kinds extends string>(
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> => internal.modify(self, (parts) => ({ ...parts, shutdown: { ...parts.shutdown, ...options } }))
@@ -218,7 +248,7 @@ export const shutdown = (options: Settings.ShutdownOptions) =>
  * @since 0.1.0
  * @category combinators
  */
-export const connections = (options: Settings.ConnectionsOptions) =>
+export const connections = (options: ConnectionsOptions) =>
 <E, R, Kinds extends string>(
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> =>

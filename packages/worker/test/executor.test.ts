@@ -231,21 +231,28 @@ describe("executor", () => {
           return span
         }
       })
+      let closed = 0
       const engine = MemoryEngine.make()
       engine.add({ ...greet, metadata: { "awa:traceparent": traceparent } })
       const { signals } = yield* start(
         worker.pipe(
           Awa.maintenance({ promoteInterval: "1 second" }),
           Awa.handle(Greet, () =>
-            Effect.flatMap(JobContext.JobContext, ({ attempt }) =>
-              attempt === 1 ? Effect.fail("once") : Effect.void))
+            Effect.gen(function*() {
+              const { attempt } = yield* JobContext.JobContext
+              yield* Effect.withSpan(Effect.void, "inner")
+              yield* Effect.addFinalizer(() => Effect.sync(() => void closed++))
+              if (attempt === 1) return yield* Effect.fail("once")
+            }))
         ),
         { engine }
       ).pipe(Effect.withTracer(recording))
-      yield* signals.until("the first attempt is stored", () =>
-        signals.flushed().length === 1)
+      yield* signals.until("the first attempt is stored", () => signals.flushed().length === 1)
       yield* signals.advanceUntil("the job is completed", "1 second", () => engine.jobs[0]!.state === "completed")
+      assert.strictEqual(closed, 2)
       const [first, second] = spans.filter(({ name }) => name === "job.execute greet")
+      const [inner] = spans.filter(({ name }) => name === "inner")
+      assert.strictEqual(Option.getOrThrow(inner!.parent).spanId, first!.spanId)
       assert.strictEqual(first!.traceId, "0af7651916cd43dd8448eb211c80319c")
       assert.strictEqual(Option.getOrThrow(first!.parent).spanId, "b7ad6b7169203331")
       assert.strictEqual(first!.attributes.get("job.outcome"), "retry")

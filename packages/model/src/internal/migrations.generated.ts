@@ -738,9 +738,6 @@ begin
     perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
   end loop;
 
-  claim.claimed_at := coalesce(p_now, clock_timestamp());
-  claim.deadline_at := claim.claimed_at + p_deadline_ms * interval '1 millisecond';
-
   -- One statement, one snapshot.
   with snapshot as materialized (
     select pg_current_snapshot() as s, (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos
@@ -837,7 +834,8 @@ begin
     group by f.lane_id having count(*) >= 16
   ),
   own as materialized (
-    select pg_current_xact_id() as xid
+    -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
+    select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at
     from (select (select count(*) from taken) + (select count(*) from learned) as n) t
     where t.n > 0
   ),
@@ -880,9 +878,10 @@ begin
       cursor_pos, pending_xids, pending_after
     )
     select
-      b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, claim.claimed_at, claim.deadline_at, b.n, b.lo, b.hi,
-      b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
+      b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, o.at, o.at + p_deadline_ms * interval '1 millisecond', b.n,
+      b.lo, b.hi, b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
     from batch b
+    cross join own o
     left join lateral (
       -- The cursor is on the lane's last row.
       select
@@ -905,11 +904,13 @@ begin
       ) || ']'
       from batch b where b.n > 0
     ),
+    (select o.at from own o),
+    (select o.at + p_deadline_ms * interval '1 millisecond' from own o),
     (select max(l.cursor_pos) from lane l),
     (select max(l.batch_id) from lane l),
     (select min(b.batch_id) from batch b),
     (select s.last_value from awa.pos_seq s)
-  into claim.jobs, v_cursor, v_newest, v_first_batch, v_last_pos;
+  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos;
 
   -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
   -- newest would leave the old cursor in force.
@@ -1589,9 +1590,10 @@ revoke execute on function awa.promote(integer, timestamptz) from public;
     sql: `-- schema: engine
 -- What an operator reads: every job once, in its true state, from one snapshot.
 
--- The jobs whose present home is the log: waiting, running and completed ones, decided by claim and closure, so that
--- nothing lags. In one lane and slot the main parts of batches do not overlap: only the first that ends at or above a
--- position can hold it, and what that one passed over was claimed late or still waits.
+-- The jobs whose present home is the log: waiting, running and completed ones. What the lane's newest cursor has not
+-- passed waits; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and slot
+-- the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what that
+-- one passed over was claimed late or still waits.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -1605,18 +1607,23 @@ select
   m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at
 from awa.ready_entries r
 left join lateral (
+  select b.cursor_pos from awa.claim_batches b
+  where b.lane_id = r.lane_id and b.cursor_pos is not null
+  order by b.batch_id desc limit 1
+) c on true
+left join lateral (
   select f.batch_id, f.claimed_at, f.deadline_at,
     coalesce(cardinality(f.late), 0) + array_position(f.offsets, (r.pos - f.lo)::integer) as member
   from (
     select * from awa.claim_batches b
-    where b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
+    where r.pos <= c.cursor_pos and b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
     order by b.hi limit 1
   ) f
   where f.lo <= r.pos and array_position(f.offsets, (r.pos - f.lo)::integer) is not null
   union all
   select b.batch_id, b.claimed_at, b.deadline_at, array_position(b.late, r.pos)
   from awa.claim_batches b
-  where b.slot = r.slot and b.lane_id = r.lane_id and b.late @> array[r.pos]
+  where r.pos <= c.cursor_pos and b.slot = r.slot and b.lane_id = r.lane_id and b.late @> array[r.pos]
   limit 1
 ) m on true
 left join lateral (

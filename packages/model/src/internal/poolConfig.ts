@@ -51,7 +51,9 @@ export const make = (options: Options): Effect.Effect<Pg.PoolConfig, InvalidSett
  * @internal
  */
 export const toClientConfig = (config: Pg.PoolConfig, options: Options): PgClient.PgClientConfig => {
-  const { database, host, port, user } = new Pg.Client(config)
+  // A client opens its stream when it is made, and this one is never closed.
+  const { stream: _, ...plain } = config
+  const { database, host, port, user } = new Pg.Client(plain)
   return {
     ...options,
     url: options.url === undefined ? undefined : Redacted.make(secret(options.url)),

@@ -6,6 +6,7 @@ import type * as Scope from "effect/Scope"
 import type { Signal } from "../Signals.js"
 import type { Attempt, Attempts } from "./attempts.js"
 import * as Backoff from "./backoff.js"
+import * as Loop from "./loop.js"
 
 export interface Completer {
   /** Hands over the end of an attempt. Takes no time and never fails; the registry forgets the attempt once it is stored. */
@@ -48,21 +49,24 @@ const longestDelay = Duration.seconds(1)
 export const make = (options: Options): Effect.Effect<Completer, never, Scope.Scope> =>
   Effect.gen(function*() {
     const { attempts, batchSize, engine, owner, signal } = options
+    // What is being stored is in front, until it is settled.
     const pending: Array<Entry> = []
-    let storing = 0
     const work = Effect.unsafeMakeLatch(false)
     const room = Effect.unsafeMakeLatch(true)
     const empty = Effect.unsafeMakeLatch(true)
 
-    const backlog = () => pending.length + storing
+    /** The foremost entries are done with. */
+    const settle = (count: number) => {
+      for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt.fence)
+      if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
+      if (pending.length > 0) return
+      work.unsafeClose()
+      empty.unsafeOpen()
+    }
 
     const acknowledge = (batch: ReadonlyArray<Entry>, verdicts: ReadonlyArray<Verdict>) =>
       Effect.suspend(() => {
-        let refused = 0
-        batch.forEach(({ attempt }, i) => {
-          attempts.forget(attempt.fence)
-          if (verdicts[i] === "refused") refused += 1
-        })
+        settle(batch.length)
         signal({
           _tag: "flushed",
           results: batch.map(({ attempt, outcome }, i) => ({
@@ -71,12 +75,14 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
             verdict: verdicts[i]!
           }))
         })
+        const refused = verdicts.filter((verdict) => verdict === "refused").length
         return refused === 0
           ? Effect.void
           : Effect.logWarning(`${refused} attempts had been taken from this worker; their results are ignored`)
       })
 
     const giveUp = ({ attempt }: Entry, cause: Cause.Cause<StorageError>) => {
+      settle(1)
       attempts.abandon(attempt.fence)
       return Effect.logError("The result of a job cannot be stored; the job is left to rescue", cause).pipe(
         Effect.annotateLogs({ jobId: attempt.claimed.job.id, kind: attempt.claimed.job.kind })
@@ -106,33 +112,23 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
         yield* store(batch, failures)
       })
 
-    const storeNext = Effect.suspend(() => {
-      const batch = pending.splice(0, batchSize)
-      storing = batch.length
-      return Effect.ensuring(
-        store(batch, 0),
-        Effect.sync(() => {
-          storing = 0
-          if (backlog() <= batchesOfRoom * batchSize) room.unsafeOpen()
-          if (pending.length > 0) return
-          work.unsafeClose()
-          empty.unsafeOpen()
-        })
-      )
+    yield* Loop.fork({
+      name: "completion",
+      turn: Effect.suspend(() => pending.length === 0 ? Effect.void : store(pending.slice(0, batchSize), 0)),
+      pause: () => work.await,
+      signal
     })
-
-    yield* work.await.pipe(Effect.zipRight(storeNext), Effect.forever, Effect.forkScoped)
 
     return {
       submit: (attempt, outcome) => {
         pending.push({ attempt, outcome })
-        if (backlog() > batchesOfRoom * batchSize) room.unsafeClose()
+        if (pending.length > batchesOfRoom * batchSize) room.unsafeClose()
         empty.unsafeClose()
         work.unsafeOpen()
       },
       roomForMore: room.await,
       drained: empty.await,
-      backlog
+      backlog: () => pending.length
     }
   })
 

@@ -1,9 +1,8 @@
 import * as Database from "@awa/model/Database"
-import type { ConnectionFailed, InvalidSetting } from "@awa/model/Errors"
+import { type ConnectionFailed, ForeignDatabase, type InvalidSetting, StorageInconsistent } from "@awa/model/Errors"
 import { maintenanceLock } from "@awa/model/Locks"
 import * as QueueStorage from "@awa/model/QueueStorage"
 import { StorageSchemas } from "@awa/model/StorageSchemas"
-import * as Reactivity from "@effect/experimental/Reactivity"
 import * as PgClient from "@effect/sql-pg/PgClient"
 import * as SqlClient from "@effect/sql/SqlClient"
 import * as Duration from "effect/Duration"
@@ -47,7 +46,11 @@ const idleInTransactionMillis = 60_000
 export const open = (
   settings: Settings["connections"],
   instanceId: string
-): Effect.Effect<Connections, ConnectionFailed | InvalidSetting, PgClient.PgClient | Scope.Scope> =>
+): Effect.Effect<
+  Connections,
+  ConnectionFailed | InvalidSetting | ForeignDatabase | StorageInconsistent,
+  PgClient.PgClient | Scope.Scope
+> =>
   Effect.gen(function*() {
     const client = yield* PgClient.PgClient
     const scope = yield* Scope.fork(yield* Effect.scope, ExecutionStrategy.sequential)
@@ -90,7 +93,7 @@ const dedicated = (client: PgClient.PgClient, settings: Settings["connections"],
         const found = problem(rows[0])
         if (found !== undefined) throw found
       }
-    }).pipe(Effect.provideServiceEffect(Reactivity.Reactivity, Reactivity.make))
+    }).pipe(Effect.catchTag("ConnectionFailed", (error) => Effect.fail(unwelcome(error.cause) ?? error)))
 
     if (polls) return { sql, notifier: pollOnly, leadership: Leadership.shared }
 
@@ -119,9 +122,16 @@ const impatientSockets = (silenceMillis: number): Effect.Effect<() => Socket, ne
       const socket = new Socket()
       sockets.add(socket)
       socket.once("close", () => sockets.delete(socket))
-      return socket.setTimeout(silenceMillis, () => socket.destroy(new Error(`No answer for ${silenceMillis} ms`)))
+      // Not before it is connected: nobody hears the error of a socket that an unused client holds.
+      return socket.once("connect", () => {
+        socket.setTimeout(silenceMillis, () => socket.destroy(new Error(`No answer for ${silenceMillis} ms`)))
+      })
     }
   )
+
+/** What the check of a new connection found, if it was that which made connecting fail. */
+const unwelcome = (cause: unknown): ForeignDatabase | StorageInconsistent | undefined =>
+  cause instanceof ForeignDatabase || cause instanceof StorageInconsistent ? cause : undefined
 
 const sessionSettings = (statementTimeout: Duration.Duration): string => `
   set session characteristics as transaction isolation level read committed;

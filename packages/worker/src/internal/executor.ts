@@ -53,11 +53,16 @@ export const make = (options: Options): Effect.Effect<Executor> =>
     const launch = launcher(captured)
 
     const program = (attempt: Attempt, handler: Handler, context: JobContext.Service, services: Services) => {
-      const body = Effect.scopedWith((scope) => {
-        services.set(Scope.Scope.key, scope)
-        return perform(handler, attempt.claimed.args, context)
-      })
-      return traced ? withAttemptSpan(withOutcomeAttribute(body, attempt), attempt.claimed.job) : body
+      const { args, job } = attempt.claimed
+      if (!traced) {
+        return Effect.scopedWith((scope) => {
+          services.set(Scope.Scope.key, scope)
+          return perform(handler, args, context)
+        })
+      }
+      // The span makes a copy of the services, so the scope has to be provided like any other.
+      const body = Effect.scoped(Effect.suspend(() => perform(handler, args, context)))
+      return withAttemptSpan(withOutcomeAttribute(body, attempt), job)
     }
 
     const contextOf = (attempt: Attempt): JobContext.Service => {

@@ -90,15 +90,17 @@ export const forkSessions = <A, E, R>(options: {
   readonly hold: (opened: A) => Effect.Effect<void>
   readonly signal: (signal: Signal) => void
 }): Effect.Effect<Loop, never, Exclude<R, Scope.Scope> | Scope.Scope> =>
-  Effect.flatMap(Effect.scope, (parent) => {
-    const turn = Effect.flatMap(Scope.fork(parent, ExecutionStrategy.sequential), (session) =>
+  Effect.gen(function*() {
+    // Made before the loop, closed after it: the end of the loop is no loss of its session.
+    const sessions = yield* Scope.fork(yield* Effect.scope, ExecutionStrategy.sequential)
+    const turn = Effect.flatMap(Scope.fork(sessions, ExecutionStrategy.sequential), (session) =>
       Scope.extend(options.open, session).pipe(
         Effect.onError((cause) =>
           Scope.close(session, Exit.failCause(cause))
         ),
         Effect.map((opened) => ({ opened, session }))
       ))
-    return fork({
+    return yield* fork({
       name: options.name,
       turn,
       pause: ({ opened, session }) => Effect.ensuring(options.hold(opened), Scope.close(session, Exit.void)),
