@@ -74,13 +74,13 @@ export const make = (options: Options): Effect.Effect<Heartbeat, never, Scope.Sc
       const open = yield* engine.openAttempts(owner, lostAnswer ? Duration.zero : interval)
       attempts.keepAbandoned(open.map((token) => token.fence))
       const forgotten = open.filter((token) => !attempts.accountsFor(token.fence) && !claims.isOpen(token.nonce))
-      yield* Effect.forEach(
+      const verdicts = yield* Effect.forEach(
         Arr.chunksOf(forgotten, chunkSize),
-        (chunk) => engine.complete(owner, chunk.map(toReturn)),
-        { discard: true }
+        (chunk) => engine.complete(owner, chunk.map(toReturn))
       )
       if (lostAnswer) claims.forgetLost()
-      return forgotten.length
+      // An attempt that was acknowledged while we asked is refused.
+      return verdicts.flat().filter((verdict) => verdict === "accepted").length
     })
 
     const pass = Effect.gen(function*() {
@@ -88,7 +88,7 @@ export const make = (options: Options): Effect.Effect<Heartbeat, never, Scope.Sc
       const returned = yield* returnForgotten
       if (returned > 0) {
         yield* Effect.logWarning(
-          `${returned} jobs were claimed by this worker without its knowledge; they are given back`
+          `Gave back ${returned} of this worker's claims whose answer never arrived`
         )
       }
       signal({ _tag: "beat", count, lost, returned })
