@@ -65,18 +65,7 @@ export const make = (options: Options): Effect.Effect<Executor> =>
       return withAttemptSpan(withOutcomeAttribute(body, attempt), job)
     }
 
-    const contextOf = (attempt: Attempt): JobContext.Service => {
-      const { job } = attempt.claimed
-      return {
-        job,
-        attempt: job.attempt,
-        isLastAttempt: job.attempt >= job.maxAttempts,
-        fence: attempt.fence,
-        setProgress: (percent, message) => Effect.sync(() => attempt.progress.set(percent, message)),
-        updateMetadata: (metadata) => Effect.sync(() => attempt.progress.merge(metadata)),
-        flushProgress: flushProgress(engine, owner, attempt)
-      }
-    }
+    const flush = (attempt: Attempt) => flushProgress(engine, owner, attempt)
 
     const finish = (attempt: Attempt, outcome: ReturnType<typeof Outcome.fromExit>) => {
       attempts.stopRunning(attempt)
@@ -99,13 +88,42 @@ export const make = (options: Options): Effect.Effect<Executor> =>
         if (handler === undefined) {
           return finish(attempt, Outcome.unknownKind(claimed.job.kind, unknownKinds))
         }
-        const context = contextOf(attempt)
+        const context = new AttemptContext(attempt, flush)
         attempt.fiber = launch(claimed.job, context, (services) => program(attempt, handler, context, services))
         // An observer sees every end there is, also that of a fiber that was interrupted before it began.
         attempt.fiber.addObserver((exit) => finish(attempt, Outcome.fromExit(exit, attempt.stop)))
       }
     }
   })
+
+/** Made for every attempt and asked little by most: what a handler can do is put together when it asks for it. */
+class AttemptContext implements JobContext.Service {
+  constructor(
+    private readonly own: Attempt,
+    private readonly flush: (attempt: Attempt) => JobContext.Service["flushProgress"]
+  ) {}
+  get job() {
+    return this.own.claimed.job
+  }
+  get attempt() {
+    return this.job.attempt
+  }
+  get isLastAttempt() {
+    return this.job.attempt >= this.job.maxAttempts
+  }
+  get fence() {
+    return this.own.fence
+  }
+  get setProgress(): JobContext.Service["setProgress"] {
+    return (percent, message) => Effect.sync(() => this.own.progress.set(percent, message))
+  }
+  get updateMetadata(): JobContext.Service["updateMetadata"] {
+    return (metadata) => Effect.sync(() => this.own.progress.merge(metadata))
+  }
+  get flushProgress(): JobContext.Service["flushProgress"] {
+    return this.flush(this.own)
+  }
+}
 
 /** The combinators of `ParseResult` take no step of the fiber where the schema has no effects. */
 const perform = (handler: Handler, args: unknown, context: JobContext.Service): Effect.Effect<unknown, unknown> =>
@@ -172,19 +190,22 @@ const settledRefs = (captured: FiberRefs.FiberRefs): Refs => {
 
 const nobody = FiberId.runtime(-1, 0)
 
-/** What is the same for all jobs of a kind and a queue is made once. */
+/** What is the same for all attempts of a number, a kind and a queue is made once. */
 const annotator = (base: HashMap.HashMap<string, unknown>) => {
   const known = new Map<string, HashMap.HashMap<string, unknown>>()
   return (job: JobRow): HashMap.HashMap<string, unknown> => {
-    const key = `${job.queue}\0${job.kind}`
+    const key = `${job.attempt}\0${job.queue}\0${job.kind}`
     let shared = known.get(key)
     if (shared === undefined) {
-      shared = base.pipe(HashMap.set("kind", job.kind as unknown), HashMap.set("queue", job.queue as unknown))
-      known.set(key, shared)
+      shared = HashMap.union(base, HashMap.make(["kind", job.kind], ["queue", job.queue], ["attempt", job.attempt]))
+      if (known.size < rememberedAnnotations) known.set(key, shared)
     }
-    return shared.pipe(HashMap.set("jobId", job.id as unknown), HashMap.set("attempt", job.attempt as unknown))
+    return HashMap.set(shared, "jobId", job.id)
   }
 }
+
+/** Kinds can come from anywhere. */
+const rememberedAnnotations = 1_000
 
 const momentary = new Set<string>([Tracer.ParentSpan.key, Scope.Scope.key, SqlClient.TransactionConnection.key])
 
