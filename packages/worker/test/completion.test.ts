@@ -54,7 +54,7 @@ describe("completion", () => {
       yield* completer.drained
       assert.deepStrictEqual(sizes(), [512, 512, 76])
       assert.isTrue(signals.flushed().every(({ verdict }) => verdict === "accepted"))
-      assert.isTrue(running.every(({ fence }) => !attempts.accountsFor(fence)))
+      assert.isTrue(running.every(({ fence }) => !attempts.known().has(fence)))
       assert.strictEqual(completer.backlog(), 0)
     }))
 
@@ -124,7 +124,7 @@ describe("completion", () => {
       assert.strictEqual(engine.jobs[17]!.state, "running")
       assert.strictEqual(signals.flushed().length, 39)
       // It ran: it must be rescued, which counts the attempt, and not be given back, which does not.
-      assert.isTrue(attempts.accountsFor(poison.fence))
+      assert.isTrue(attempts.known().has(poison.fence))
     }))
 
   it.scoped("an attempt that was taken away is told refused and forgotten", () =>
@@ -134,7 +134,7 @@ describe("completion", () => {
       complete(...running)
       yield* completer.drained
       assert.deepStrictEqual(signals.flushed().map(({ verdict }) => verdict), ["refused", "accepted"])
-      assert.isFalse(attempts.accountsFor(running[0]!.fence))
+      assert.isFalse(attempts.known().has(running[0]!.fence))
     }))
 
   it.scoped("above four batches there is no room for more jobs", () =>

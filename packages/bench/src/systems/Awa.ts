@@ -42,13 +42,17 @@ export const awa: System = {
   install,
   producer,
   worker: {
-    throughput: { maxWorkers: 1000 },
-    latency: { maxWorkers: 50 },
+    throughput: { maxWorkers: 8000, batchSize: 4000 },
+    latency: { maxWorkers: 50, batchSize: 512 },
     start: ({ handle, settings, url }) =>
       run(
         url,
         Awa.builder.pipe(
-          Awa.queue(queue, { maxWorkers: Number(settings["maxWorkers"]) }),
+          Awa.queue(queue, {
+            maxWorkers: Number(settings["maxWorkers"]),
+            claimBatchSize: Number(settings["batchSize"])
+          }),
+          Awa.completion({ batchSize: Number(settings["batchSize"]) }),
           Awa.handle(BenchJob, (payload) => Effect.sync(() => handle(payload)))
         )
       ),

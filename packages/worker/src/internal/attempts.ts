@@ -57,7 +57,7 @@ export class Attempt {
  * the database.
  */
 export class Attempts {
-  private readonly all = new Map<string, Attempt>()
+  private readonly all = new Set<Attempt>()
   private readonly abandoned = new Set<string>()
   private readonly idle = Effect.unsafeMakeLatch(true)
   private runningCount = 0
@@ -71,16 +71,18 @@ export class Attempts {
 
   /** In the order of their claims. */
   values(): Iterable<Attempt> {
-    return this.all.values()
+    return this.all
   }
 
-  /** Whether something is known of this attempt, so that it must not be given back. */
-  accountsFor(fence: string): boolean {
-    return this.all.has(fence) || this.abandoned.has(fence)
+  /** The attempts of which something is known, so that they must not be given back. */
+  known(): ReadonlySet<string> {
+    const fences = new Set(this.abandoned)
+    for (const { fence } of this.all) fences.add(fence)
+    return fences
   }
 
   start(attempt: Attempt): void {
-    this.all.set(attempt.fence, attempt)
+    this.all.add(attempt)
     this.runningCount += 1
     this.idle.unsafeClose()
   }
@@ -94,14 +96,14 @@ export class Attempts {
   }
 
   /** The attempt is accounted for elsewhere: the database has acknowledged its end, or it belongs to somebody else. */
-  forget(fence: string): void {
-    this.all.delete(fence)
+  forget(attempt: Attempt): void {
+    this.all.delete(attempt)
   }
 
   /** The attempt ran, and its end cannot be stored: it is left to rescue, which counts it. */
-  abandon(fence: string): void {
-    this.all.delete(fence)
-    this.abandoned.add(fence)
+  abandon(attempt: Attempt): void {
+    this.all.delete(attempt)
+    this.abandoned.add(attempt.fence)
   }
 
   /** Only these are still open in the database. */

@@ -57,7 +57,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
 
     /** The foremost entries are done with. */
     const settle = (count: number) => {
-      for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt.fence)
+      for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt)
       if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
       if (pending.length > 0) return
       work.unsafeClose()
@@ -85,7 +85,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
 
     const giveUp = ({ attempt }: Entry, cause: Cause.Cause<StorageError>) => {
       settle(1)
-      attempts.abandon(attempt.fence)
+      attempts.abandon(attempt)
       return Effect.logError("The result of a job cannot be stored; the job is left to rescue", cause).pipe(
         Effect.annotateLogs({ jobId: attempt.claimed.job.id, kind: attempt.claimed.job.kind })
       )

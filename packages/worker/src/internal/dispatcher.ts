@@ -63,6 +63,8 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
     let asleep = false
     /** The last claim came back full. */
     let backlogged = false
+    /** Opened by every claim that came back full. */
+    const backlog = Effect.unsafeMakeLatch(false)
     const attemptQueue: AttemptQueue = {
       name: queue.name,
       permits,
@@ -126,11 +128,23 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       const count = yield* claim(limit)
       const decision = wakeup.claimed(count, limit, Pacing.now())
       backlogged = decision._tag === "again"
+      if (backlogged) backlog.unsafeOpen()
       if (wasMarked && !wakeup.marked) yield* unmark
       if (decision._tag !== "mark") return decision
       const marked = yield* notifier.mark(queue.name)
       if (marked === "held") yield* tellMark(true)
       return wakeup.markedIdle(marked, Pacing.now())
+    })
+
+    /**
+     * A second claim under way while there is a backlog: the database takes the next jobs while those of the first are
+     * started.
+     */
+    const secondClaim = Effect.gen(function*() {
+      yield* backlog.await
+      backlog.unsafeClose()
+      yield* completer.roomForMore
+      return permits.free < enough ? 0 : yield* claim(permits.takeUpTo(queue.claimBatchSize))
     })
 
     const pause = (decision: Decision): Effect.Effect<void> => {
@@ -156,6 +170,8 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       )
     })
 
-    const loop = yield* Loop.fork({ name: `dispatcher of queue ${JSON.stringify(queue.name)}`, turn, pause, signal })
+    const name = `dispatcher of queue ${JSON.stringify(queue.name)}`
+    const loop = yield* Loop.fork({ name, turn, pause, signal })
+    yield* Loop.fork({ name: `${name}, second claim`, turn: secondClaim, pause: () => Effect.void, signal })
     return { queue: queue.name, permits, loop, isAsleep: () => asleep, wake: () => work.unsafeOpen() }
   })

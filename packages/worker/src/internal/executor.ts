@@ -69,7 +69,7 @@ export const make = (options: Options): Effect.Effect<Executor> =>
 
     const finish = (attempt: Attempt, outcome: ReturnType<typeof Outcome.fromExit>) => {
       attempts.stopRunning(attempt)
-      if (outcome === null) attempts.forget(attempt.fence)
+      if (outcome === null) attempts.forget(attempt)
       else completer.submit(attempt, outcome)
       attempt.queue.permits.release(1)
     }

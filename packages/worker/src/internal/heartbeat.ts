@@ -73,7 +73,8 @@ export const make = (options: Options): Effect.Effect<Heartbeat, never, Scope.Sc
       const lostAnswer = claims.hasLost
       const open = yield* engine.openAttempts(owner, lostAnswer ? Duration.zero : interval)
       attempts.keepAbandoned(open.map((token) => token.fence))
-      const forgotten = open.filter((token) => !attempts.accountsFor(token.fence) && !claims.isOpen(token.nonce))
+      const known = attempts.known()
+      const forgotten = open.filter((token) => !known.has(token.fence) && !claims.isOpen(token.nonce))
       const verdicts = yield* Effect.forEach(
         Arr.chunksOf(forgotten, chunkSize),
         (chunk) => engine.complete(owner, chunk.map(toReturn))

@@ -141,15 +141,35 @@ const keyOfToken = ({ batchId, index, nonce, slot }: AttemptToken): string => ke
  * @internal
  */
 export const firsts = (list: ReadonlyArray<Completion>): ReadonlyMap<string, Completion> | null => {
-  const fences = new Set<string>()
-  for (const { token } of list) fences.add(token.fence)
-  if (fences.size === list.length) return null
+  if (!hasDuplicates(list)) return null
   const first = new Map<string, Completion>()
   for (const item of list) {
     const key = keyOfToken(item.token)
     if (!first.has(key)) first.set(key, item)
   }
   return first
+}
+
+const batchKeyOf = ({ batchId, nonce, slot }: AttemptToken): string => `${slot}/${batchId}/${nonce}`
+
+const isOfSameBatch = (one: AttemptToken, other: AttemptToken | undefined): boolean =>
+  one.batchId === other?.batchId && one.nonce === other.nonce && one.slot === other.slot
+
+const hasDuplicates = (list: ReadonlyArray<Completion>): boolean => {
+  const batches = new Map<string, Set<number>>()
+  let previous: AttemptToken | undefined
+  let members = new Set<number>() // neighbours mostly are of one batch
+  for (const { token } of list) {
+    if (!isOfSameBatch(token, previous)) {
+      const key = batchKeyOf(token)
+      members = batches.get(key) ?? new Set()
+      batches.set(key, members)
+      previous = token
+    }
+    if (members.has(token.index)) return true
+    members.add(token.index)
+  }
+  return false
 }
 
 interface Group {
@@ -163,25 +183,25 @@ interface Group {
 export const completions = (list: Iterable<Completion>): { readonly completed: string; readonly ended: string } => {
   const groups = new Map<string, Group>()
   const others: Array<object> = []
-  let group: Group | undefined // neighbours mostly are of one batch
+  let previous: AttemptToken | undefined
+  let group: Group | undefined
   for (const { outcome, progress, token } of list) {
     if (outcome._tag !== "completed") {
       others.push({ ...address(token), ...ended(outcome), ...withProgress(progress) })
       continue
     }
-    if (group?.batch !== token.batchId || group.nonce !== token.nonce || group.slot !== token.slot) {
-      group = groupOf(groups, token)
-    }
+    if (group === undefined || !isOfSameBatch(token, previous)) group = groupOf(groups, token)
+    previous = token
     group.members.push(token.index)
   }
   return { completed: JSON.stringify([...groups.values()]), ended: JSON.stringify(others) }
 }
 
-const groupOf = (groups: Map<string, Group>, { batchId, nonce, slot }: AttemptToken): Group => {
-  const key = `${slot}/${batchId}/${nonce}`
+const groupOf = (groups: Map<string, Group>, token: AttemptToken): Group => {
+  const key = batchKeyOf(token)
   const known = groups.get(key)
   if (known !== undefined) return known
-  const group: Group = { slot, batch: batchId, nonce, members: [] }
+  const group: Group = { slot: token.slot, batch: token.batchId, nonce: token.nonce, members: [] }
   groups.set(key, group)
   return group
 }
