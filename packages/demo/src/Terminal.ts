@@ -25,6 +25,12 @@ const draw = () => {
   if (rewrites && status !== "") process.stdout.write(status.slice(0, (process.stdout.columns || 80) - 1))
 }
 
+// Whoever reads us may have seen enough: `npm run demo | head`.
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code === "EPIPE") process.exit(0)
+  throw error
+})
+
 /** A line that stays. */
 export const say = (line = ""): void => {
   erase()

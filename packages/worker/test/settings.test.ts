@@ -163,11 +163,18 @@ describe("settings", () => {
   }
 
   it("staleness follows a long heartbeat interval, and a short one is doubted", () => {
-    const slow = Either.getOrThrow(resolve(queue.pipe(Awa.heartbeat({ interval: "2 minutes" }))))
+    const sound = Awa.builder.pipe(Awa.queue("default"), Awa.handle(Greet, () => Effect.void))
+    const slow = Either.getOrThrow(resolve(sound.pipe(Awa.heartbeat({ interval: "2 minutes" }))))
     assert.strictEqual(Duration.toMillis(slow.heartbeat.staleness), 360_000)
     assert.deepStrictEqual(Settings.doubts(slow), [])
-    const tight = Either.getOrThrow(resolve(queue.pipe(Awa.heartbeat({ staleness: "60 seconds" }))))
+    const tight = Either.getOrThrow(resolve(sound.pipe(Awa.heartbeat({ staleness: "60 seconds" }))))
     assert.include(Settings.doubts(tight)[0], "heartbeat.staleness (1m)")
+  })
+
+  it("a worker without handlers, and a handler whose queue is not worked, are doubted", () => {
+    assert.include(Settings.doubts(Either.getOrThrow(resolve(queue)))[0], "no handler")
+    const astray = queue.pipe(Awa.handle(Greet, () => Effect.void))
+    assert.include(Settings.doubts(Either.getOrThrow(resolve(astray)))[0], "queue \"default\"")
   })
 
   it("the first mistake in the order of writing is told", () => {

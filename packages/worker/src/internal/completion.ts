@@ -78,10 +78,22 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
           }
         })
         const refused = verdicts.filter((verdict) => verdict === "refused").length
-        return refused === 0
+        const tellRefused = refused === 0
           ? Effect.void
           : Effect.logWarning(`${refused} attempts had been taken from this worker; their results are ignored`)
+        const failed = batch.filter((entry, i) => errorOf(entry) !== null && verdicts[i] !== "refused")
+        return Effect.zipRight(tellRefused, Effect.forEach(failed, tellFailed, { discard: true }))
       })
+
+    /** What is tried again is of interest to whoever looks closely, what has failed for good to everybody. */
+    const tellFailed = (entry: Entry) => {
+      const { job } = entry.attempt.claimed
+      const isLast = entry.outcome._tag === "fail" || job.attempt >= job.maxAttempts
+      const log = isLast ? Effect.logWarning : Effect.logDebug
+      return log(`Job ${isLast ? "failed" : "will be tried again"}: ${errorOf(entry)}`).pipe(
+        Effect.annotateLogs({ jobId: job.id, kind: job.kind, queue: job.queue, attempt: job.attempt })
+      )
+    }
 
     const giveUp = ({ attempt }: Entry, cause: Cause.Cause<StorageError>) => {
       settle(1)
@@ -133,6 +145,13 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
       backlog: () => pending.length
     }
   })
+
+const errorOf = ({ attempt, outcome }: Entry): string | null => {
+  if (outcome._tag === "fail") return outcome.error
+  if (outcome._tag !== "retry") return null
+  const { attempt: number, maxAttempts } = attempt.claimed.job
+  return outcome.error ?? (number >= maxAttempts ? "max_attempts exhausted" : null)
+}
 
 const toCompletion = ({ attempt, outcome }: Entry): Completion => {
   const progress = attempt.pendingProgress

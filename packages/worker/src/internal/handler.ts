@@ -9,6 +9,8 @@ import type * as JobContext from "../JobContext.js"
  */
 export interface Handler {
   readonly kind: string
+  /** Where its jobs go unless an option says otherwise. */
+  readonly queue: string
   readonly decode: (args: unknown) => Effect.Effect<unknown, ParseResult.ParseIssue>
   readonly run: (payload: unknown, context: JobContext.Service) => Effect.Effect<unknown, unknown>
 }
@@ -18,6 +20,7 @@ export const make = <J extends Job.Any>(
   run: (payload: Job.Payload<J>, context: JobContext.Service) => Effect.Effect<unknown, unknown, unknown>
 ): Handler => ({
   kind: job.kind,
+  queue: job.defaults.queue ?? "default",
   decode: job.decode as Handler["decode"],
   // `run` is only ever given what `decode` of the same job answered.
   run: run as Handler["run"]

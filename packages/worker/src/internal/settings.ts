@@ -185,13 +185,25 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
 const comfortable = (interval: Duration.Duration): Duration.Duration => Duration.times(interval, 3)
 
 /** What works but is probably not meant. */
-export const doubts = ({ heartbeat }: Settings): ReadonlyArray<string> =>
-  Duration.lessThan(heartbeat.staleness, comfortable(heartbeat.interval))
-    ? [
-      `heartbeat.staleness (${Duration.format(heartbeat.staleness)}) is less than three times heartbeat.interval (` +
-      `${Duration.format(heartbeat.interval)}): one late heartbeat, and a running job is taken away and run twice`
-    ]
-    : []
+export const doubts = ({ handlers, heartbeat, queues }: Settings): ReadonlyArray<string> => {
+  const worked = new Set(queues.map(({ name }) => name))
+  const elsewhere = [...handlers.values()].filter(({ queue }) => !worked.has(queue))
+  return [
+    ...(Duration.lessThan(heartbeat.staleness, comfortable(heartbeat.interval))
+      ? [
+        `heartbeat.staleness (${Duration.format(heartbeat.staleness)}) is less than three times heartbeat.interval (` +
+        `${Duration.format(heartbeat.interval)}): one late heartbeat, and a running job is taken away and run twice`
+      ]
+      : []),
+    ...(handlers.size === 0
+      ? ["this worker has queues and no handler: it claims their jobs only to have them tried again elsewhere"]
+      : []),
+    ...elsewhere.map(({ kind, queue }) =>
+      `there is a handler for ${JSON.stringify(kind)}, whose jobs go to queue ${JSON.stringify(queue)} by default, ` +
+      "which this worker does not work: add Awa.queue, or give the job another queue"
+    )
+  ]
+}
 
 type Check<A = void> = Either.Either<A, BuildError.BuildError>
 
