@@ -102,6 +102,7 @@ declare
   v_ids text;
   v_problem text;
   v_queues text[];
+  v_lanes bigint;
 begin
   select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
   with job as materialized (
@@ -161,7 +162,7 @@ begin
     ),
     (select array_agg(distinct l.queue) from lane l where l.is_ready),
     (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, 0::smallint)) from lane l)
-  into v_ids, v_problem, v_queues;
+  into v_ids, v_problem, v_queues, v_lanes;
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
   end if;

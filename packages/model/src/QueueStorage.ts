@@ -54,7 +54,7 @@ export const identityCheck = (schemas: Schemas): {
 
 /** States raised by our own functions: see migrations/0010 to 0014. */
 const tooManyPending = "AW001"
-const inconsistent = new Set(["AW002", "AW003", "AW004", "AW005"])
+const inconsistent = new Set(["AW003", "AW005"])
 
 /**
  * The engine over the `SqlClient` in context, after the identity check. Give it a client of its own: claims must be the
@@ -174,13 +174,15 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   return {
     name: "queue_storage",
     claim,
-    complete: (owner, completions) => {
-      const firsts = codec.firsts(completions)
-      const { completed, ended } = codec.completions(firsts?.values() ?? completions)
-      return Effect.flatMap(now, (at) => completeRows(owner, completed, ended, at)).pipe(
-        Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
-      )
-    },
+    complete: (owner, completions) =>
+      // What cannot be encoded is a defect of this effect, like whatever else goes wrong with it.
+      Effect.suspend(() => {
+        const firsts = codec.firsts(completions)
+        const { completed, ended } = codec.completions(firsts?.values() ?? completions)
+        return Effect.flatMap(now, (at) => completeRows(owner, completed, ended, at)).pipe(
+          Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
+        )
+      }),
     heartbeat: (owner, beats) =>
       Effect.flatMap(now, (at) => heartbeatRows(owner, codec.beats(beats), at)).pipe(
         Effect.map(([row]) => codec.held(beats, row?.lost ?? null))

@@ -44,3 +44,49 @@ describe("the engine at its start", () => {
       assert.include(error.message, "sequence pos_seq is behind")
     }))
 })
+
+describe("the end of an attempt", () => {
+  it.effect("that cannot be encoded is a defect of the effect, not thrown", () =>
+    Effect.gen(function*() {
+      const engine = yield* QueueStorage.make
+      const token = { slot: 0, batchId: "1", nonce: "1", index: 1, fence: "1.1.1" }
+      const completion = { token, outcome: { _tag: "cancel", reason: undefined as never } } as const
+      const exit = yield* Effect.exit(engine.complete("00000000-0000-4000-8000-000000000001", [completion]))
+      assert.strictEqual(exit._tag === "Failure" ? exit.cause._tag : null, "Die")
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
+describe("what plain SQL may enqueue", () => {
+  const refused = [
+    `enqueue('[{"kind":"k","run_at":"-infinity"}]')`,
+    `enqueue('[{"kind":"k","run_at":"infinity"}]')`,
+    `enqueue('[{"kind":"k"}]', 'infinity')`,
+    `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), 'infinity')`,
+    `enqueue_alike('k', '[1]', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), '-infinity')`,
+    `enqueue_one('', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), null)`,
+    `enqueue_one('k', '1', 'default', 2::smallint, 0::smallint, awa.lane_id('default', 2, 0), null)`,
+    `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, 42, null)`,
+    `enqueue('[{"kind":"k","priority":5}]')`,
+    `enqueue('[{"kind":"k","metadata":[]}]')`,
+    `enqueue('{}')`
+  ]
+  it.effect("is nothing that a claim could not hand out", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      for (const call of refused) {
+        const error = yield* Effect.flip(sql.unsafe(`select ids from awa.${call}`))
+        assert.strictEqual(error._tag, "SqlError", call)
+      }
+      yield* Anything.enqueue(1)
+      const engine = yield* QueueStorage.make
+      const claimed = yield* engine.claim({
+        queue: "default",
+        limit: 10,
+        owner: "00000000-0000-4000-8000-000000000001",
+        nonce: "1",
+        deadline: null,
+        durability: "async"
+      })
+      assert.deepStrictEqual(claimed.map(({ args }) => args), [1])
+    }).pipe(Effect.provide(MigratedLive())))
+})

@@ -111,10 +111,13 @@ export type ConnectionsOptions = Settings.ConnectionsOptions
  * @category models
  */
 export interface HealthCheck {
-  /** The database answers, every loop lives, and the worker does not shut down. */
+  /**
+   * The database answers, every loop lives, neither claiming nor storing results has only failed for 30 seconds, and the
+   * worker does not shut down.
+   */
   readonly healthy: boolean
   readonly postgresConnected: boolean
-  /** Whether every queue is being polled. */
+  /** Whether every queue is being polled, and not in vain for 30 seconds. */
   readonly pollLoopAlive: boolean
   readonly heartbeatAlive: boolean
   readonly maintenanceAlive: boolean

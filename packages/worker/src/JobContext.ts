@@ -26,11 +26,16 @@ export interface Service {
   /**
    * Reports how far the job is, in percent (clamped to 0–100), with an optional message. Kept in memory and stored with
    * the next heartbeat, or with the outcome if that is a retry, a snooze, a cancellation or a failure.
+   *
+   * All the progress of an attempt, with its metadata, takes at most 1 MiB of JSON. Going beyond is a defect, which is
+   * retried like any other, and leaves the progress as it was. NUL characters and lone surrogates, which PostgreSQL
+   * cannot store, are left out or replaced.
    */
   readonly setProgress: (percent: number, message?: string) => Effect.Effect<void>
   /**
    * Merges these keys into the `metadata` of the progress: a checkpoint the next attempt finds in
-   * `job.progress.metadata`. Values must be JSON; anything else is a defect.
+   * `job.progress.metadata`. Values must be JSON; anything else is a defect, as is exceeding the
+   * limit that `setProgress` names.
    */
   readonly updateMetadata: (metadata: Readonly<Record<string, unknown>>) => Effect.Effect<void>
   /** Stores reported progress now. Does nothing when there is nothing new. */

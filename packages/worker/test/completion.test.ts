@@ -127,6 +127,44 @@ describe("completion", () => {
       assert.isTrue(attempts.known().has(poison.fence))
     }))
 
+  const faults = {
+    "throws": () => {
+      throw new TypeError("cannot be encoded")
+    },
+    "dies": () => Effect.die("a bug"),
+    "exceeds a limit (54)": () => Effect.fail(databaseError("54000")),
+    "is refused as data (22)": () => Effect.fail(databaseError("22003"))
+  }
+  for (const [what, fault] of Object.entries(faults)) {
+    it.scoped(`one result that ${what} is given up, the others are stored`, () =>
+      Effect.gen(function*() {
+        const { complete, completer, engine, running } = yield* setUp({ jobs: 9 })
+        const { service } = engine
+        const complete_ = service.complete
+        Object.assign(service, {
+          complete: (owner: string, list: Parameters<typeof complete_>[1]) =>
+            list.some(({ token }) => token.fence === running[4]!.fence) ? fault() : complete_(owner, list)
+        })
+        complete(...running)
+        yield* completer.drained
+        assert.strictEqual(engine.states().filter((state) => state === "completed").length, 8)
+        assert.strictEqual(engine.jobs[4]!.state, "running")
+      }))
+  }
+
+  it.scoped("says since when it fails, until it works", () =>
+    Effect.gen(function*() {
+      const { complete, completer, engine, running, signals } = yield* setUp({ jobs: 1 })
+      engine.before("complete", Effect.fail(databaseError(null)))
+      assert.isNull(completer.failingSince())
+      complete(...running)
+      yield* signals.advanceUntil("it failed thrice", "1 second", () => signals.all("failed").length === 3)
+      assert.strictEqual(completer.failingSince(), 0)
+      engine.before("complete", Effect.void)
+      yield* SignalLog.advancing("1 second", completer.drained)
+      assert.isNull(completer.failingSince())
+    }))
+
   it.scoped("an attempt that was taken away is told refused and forgotten", () =>
     Effect.gen(function*() {
       const { attempts, complete, completer, engine, running, signals } = yield* setUp({ jobs: 2 })

@@ -227,4 +227,61 @@ describe("dispatcher", () => {
         patient: { inFlight: 1, maxWorkers: 50 }
       })
     }))
+
+  it.scoped("a job that cannot be started is retried, and keeps no other from starting", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      engine.add(...many(3))
+      const { service } = engine
+      const claim = service.claim
+      Object.assign(service, {
+        claim: (options: Parameters<typeof claim>[0]) =>
+          Effect.map(claim(options), (claimed) =>
+            claimed.map((one, i) => {
+              let looks = 0
+              const job = new Proxy(one.job, {
+                get: (target, key) => {
+                  if (key === "kind" && i === 1 && looks++ === 0) throw new TypeError("no kind")
+                  return Reflect.get(target, key)
+                }
+              })
+              return { ...one, job }
+            }))
+      })
+      const { awa, signals } = yield* start(Awa.builder.pipe(Awa.queue("default"), done), { engine })
+      yield* signals.until("all are stored", () => signals.flushed().length === 3)
+      assert.deepStrictEqual(engine.states(), ["completed", "retryable", "completed"])
+      assert.include(engine.jobs[1]!.errors[0], "no kind")
+      assert.strictEqual((yield* awa.healthCheck).queues["default"]!.inFlight, 0)
+      assert.strictEqual(signals.all("failed").length, 0)
+    }))
+
+  it.scoped("claiming that only failed for 30 seconds is not healthy, until it works", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      engine.before("claim", Effect.fail(new DatabaseError({ operation: "x", sqlState: "42501", cause: null })))
+      const { awa, signals } = yield* start(Awa.builder.pipe(Awa.queue("default"), quiet, done), { engine })
+      yield* signals.untilCount("failed", 1)
+      assert.deepInclude(yield* awa.healthCheck, { healthy: true, pollLoopAlive: true })
+      yield* signals.advanceUntil("it failed for long", "10 seconds", () => signals.all("failed").length > 40)
+      assert.deepInclude(yield* awa.healthCheck, { healthy: false, postgresConnected: true, pollLoopAlive: false })
+      engine.before("claim", Effect.void)
+      yield* signals.advanceUntil("it sleeps", "1 second", () => signals.all("asleep").length > 0)
+      assert.deepInclude(yield* awa.healthCheck, { healthy: true, pollLoopAlive: true })
+    }))
+
+  it.scoped("results that could not be stored for 30 seconds are not healthy", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      engine.add(greet)
+      engine.before("complete", Effect.fail(new DatabaseError({ operation: "x", sqlState: "42501", cause: null })))
+      const { awa, signals } = yield* start(Awa.builder.pipe(Awa.queue("default"), quiet, done), { engine })
+      yield* signals.untilCount("failed", 1)
+      assert.isTrue((yield* awa.healthCheck).healthy)
+      yield* signals.advanceUntil("it failed for long", "10 seconds", () => signals.all("failed").length > 70)
+      assert.deepInclude(yield* awa.healthCheck, { healthy: false, pollLoopAlive: true })
+      engine.before("complete", Effect.void)
+      yield* signals.advanceUntil("it is stored", "1 second", () => signals.flushed().length === 1)
+      assert.isTrue((yield* awa.healthCheck).healthy)
+    }))
 })

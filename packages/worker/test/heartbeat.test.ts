@@ -77,6 +77,42 @@ describe("heartbeat", () => {
       assert.deepStrictEqual(engine.jobs[0]!.progress, { percent: 30 })
     }))
 
+  it.scoped("progress the database refuses is dropped, and everybody is renewed", () =>
+    Effect.gen(function*() {
+      const report = Effect.flatMap(JobContext.JobContext, ({ job, setProgress }) => setProgress(Number(job.id)))
+      const { engine, signals } = yield* setUp(9, report)
+      const { service } = engine
+      const heartbeat = service.heartbeat
+      Object.assign(service, {
+        heartbeat: (owner: string, list: Parameters<typeof heartbeat>[1]) =>
+          list.some(({ progress }) => (progress as { percent: number } | undefined)?.percent === 5)
+            ? Effect.fail(new DatabaseError({ operation: "heartbeat", sqlState: "22P05", cause: new Error("bad") }))
+            : heartbeat(owner, list)
+      })
+      yield* signals.advanceUntil("a pass beat", "1 second", () => signals.all("beat").some(({ count }) => count === 9))
+      assert.isTrue(engine.jobs.every(({ beatAt }) => beatAt > 0))
+      assert.deepStrictEqual(
+        engine.jobs.map(({ progress }) => (progress as { percent: number } | undefined)?.percent),
+        [1, 2, 3, 4, undefined, 6, 7, 8, 9]
+      )
+      assert.strictEqual(signals.all("failed").length, 0)
+    }))
+
+  it.scoped("one attempt that cannot beat at all keeps no other from it, and the pass fails", () =>
+    Effect.gen(function*() {
+      const { engine, signals } = yield* setUp(9)
+      const { service } = engine
+      const heartbeat = service.heartbeat
+      Object.assign(service, {
+        heartbeat: (owner: string, list: Parameters<typeof heartbeat>[1]) => {
+          if (list.some(({ token }) => token.index === 5)) throw new TypeError("a bug")
+          return heartbeat(owner, list)
+        }
+      })
+      yield* signals.advanceUntil("a pass failed", "10 seconds", () => signals.all("failed").length > 0)
+      assert.deepStrictEqual(engine.jobs.map(({ beatAt }) => beatAt > 0), engine.jobs.map(({ id }) => id !== 5))
+    }))
+
   it.scoped("flushProgress stores at once, and not again", () =>
     Effect.gen(function*() {
       const flushed = yield* Deferred.make<void>()

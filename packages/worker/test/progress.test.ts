@@ -49,6 +49,24 @@ describe("progress", () => {
     assert.strictEqual(progress.pending()!.value.percent, 3)
   })
 
+  it("more than 1 MiB of JSON is a defect and changes nothing", () => {
+    const progress = new ProgressBuffer(undefined)
+    progress.merge({ half: "\u00e4".repeat(300_000) })
+    const before = progress.pending()
+    assert.throws(() => progress.merge({ other: "x".repeat(500_000) }), RangeError, "too large")
+    assert.throws(() => progress.set(1, "x".repeat(500_000)), RangeError, "too large")
+    assert.deepStrictEqual(progress.pending(), before)
+    progress.merge({ half: null })
+    progress.set(1, "x".repeat(500_000))
+  })
+
+  it("holds nothing the database cannot store", () => {
+    const progress = new ProgressBuffer(undefined)
+    progress.set(1, "a\0b\ud800")
+    progress.merge({ "k\0": ["\udc00\0"] })
+    assert.notMatch(JSON.stringify(progress.pending()!.value), /\\u/)
+  })
+
   it("metadata that is no JSON object is a defect", () => {
     const progress = new ProgressBuffer(undefined)
     assert.throws(() => progress.merge([] as never), TypeError)

@@ -30,7 +30,8 @@ type Batch = readonly [
   slot: number,
   batch: string,
   priority: number,
-  members: ReadonlyArray<readonly [job: string, lease: string]>
+  members: ReadonlyArray<readonly [job: string, lease: string]>,
+  ranks: ReadonlyArray<number> | null
 ]
 
 /** Enqueues jobs in the session's transaction; answers their ids. */
@@ -76,9 +77,15 @@ export const claim = async (session: Session, options: Claim = {}): Promise<Read
     nonce,
     now
   )
-  return (JSON.parse(row?.jobs ?? "[]") as ReadonlyArray<Batch>).flatMap(([slot, batch, _priority, members]) =>
-    members.map(([job, lease], i) => ({ slot, batch, nonce, member: i + 1, job, lease }))
-  )
+  return (JSON.parse(row?.jobs ?? "[]") as ReadonlyArray<Batch>)
+    .flatMap(([slot, batch, _priority, members, ranks]) =>
+      members.map(([job, lease], i) => ({
+        rank: ranks?.[i] ?? i,
+        attempt: { slot, batch, nonce, member: i + 1, job, lease }
+      }))
+    )
+    .sort((one, other) => one.rank - other.rank)
+    .map(({ attempt }) => attempt)
 }
 
 /** One attempt's end other than success. */

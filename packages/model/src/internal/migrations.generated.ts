@@ -98,8 +98,8 @@ create table awa.ready_entries (
   xid xid8 not null,
   job_id bigint not null,
   run_lease bigint not null,
-  run_at timestamptz not null,
-  created_at timestamptz not null,
+  run_at timestamptz not null check (isfinite(run_at)),
+  created_at timestamptz not null check (isfinite(created_at)),
   slot smallint not null,
   attempt smallint not null,
   max_attempts smallint not null check (max_attempts between 1 and 1000),
@@ -203,8 +203,8 @@ $$;
 create table awa.deferred_jobs (
   job_id bigint primary key,
   state awa/*control*/.job_state not null check (state in ('scheduled', 'retryable')),
-  run_at timestamptz not null,
-  created_at timestamptz not null,
+  run_at timestamptz not null check (isfinite(run_at)),
+  created_at timestamptz not null check (isfinite(created_at)),
   attempted_at timestamptz,
   run_lease bigint not null,
   priority smallint not null,
@@ -442,6 +442,7 @@ declare
   v_ids text;
   v_problem text;
   v_queues text[];
+  v_lanes bigint;
 begin
   select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
   with job as materialized (
@@ -501,7 +502,7 @@ begin
     ),
     (select array_agg(distinct l.queue) from lane l where l.is_ready),
     (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, 0::smallint)) from lane l)
-  into v_ids, v_problem, v_queues;
+  into v_ids, v_problem, v_queues, v_lanes;
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
   end if;
@@ -684,9 +685,42 @@ begin
 end
 $$;
 
+-- A bound of the bytes a value has as text, from what is stored of it, without reading it.
+create function awa.size_bound(p_value jsonb) returns bigint
+language sql stable
+as $$
+  select case
+    when p_value is null then 0
+    when pg_column_compression(p_value) is null then 3 * pg_column_size(p_value)::bigint
+    else least(250 * pg_column_size(p_value)::bigint, 16777216)
+  end
+$$;
+
+-- What a claim tells of a job.
+create function awa.claimed_body(
+  p_job_id bigint,
+  p_run_lease bigint,
+  p_kind text,
+  p_attempt smallint,
+  p_max_attempts smallint,
+  p_run_at timestamptz,
+  p_created_at timestamptz,
+  p_args jsonb,
+  p_envelope jsonb
+) returns text
+language sql stable
+as $$
+  select concat(
+    '["', p_job_id, '","', p_run_lease + 1, '",', to_json(p_kind), ',', p_attempt + 1, ',', p_max_attempts, ',',
+    (date_part('epoch', p_run_at) * 1000)::bigint, ',', (date_part('epoch', p_created_at) * 1000)::bigint, ',',
+    p_args, ',', coalesce(p_envelope, 'null'), ']'
+  )
+$$;
+
 -- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order.
 -- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
--- priority, members], and one array per member, in the order of their numbers:
+-- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
+-- just one batch; and one array per member, in the order of their numbers:
 --   [job id, run lease, kind, attempt, max attempts, run_at, created_at, payload, envelope]
 -- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts.
 create function awa.claim(
@@ -777,22 +811,20 @@ begin
     select l.lane_id, count(l.pos) as n from late l group by l.lane_id
   ),
   -- \`body\` is a job's part of the answer. Built here, it keeps the rows that travel on narrow; built above the scans, it
-  -- is not set up once for every partition.
+  -- is not set up once for every partition. That of a large job is built when it is known to be taken.
   waiting as materialized (
     select
-      w.lane_id, w.is_late, w.pos, w.slot,
-      concat(
-        '["', w.job_id, '","', w.run_lease + 1, '",', to_json(w.kind), ',', w.attempt + 1, ',', w.max_attempts, ',',
-        (date_part('epoch', w.run_at) * 1000)::bigint, ',', (date_part('epoch', w.created_at) * 1000)::bigint, ',',
-        w.args, ',', coalesce(w.envelope, 'null'), ']'
-      ) as body
+      w.lane_id, w.is_late, w.pos, w.slot, w.bytes,
+      case when w.bytes <= 65536 then awa.claimed_body(
+        w.job_id, w.run_lease, w.kind, w.attempt, w.max_attempts, w.run_at, w.created_at, w.args, w.envelope
+      ) end as body
     from (
       select true as is_late, l.lane_id, l.pos, l.slot, l.job_id, l.run_lease, l.run_at, l.created_at, l.attempt,
-        l.max_attempts, l.kind, l.args, l.envelope
+        l.max_attempts, l.kind, l.args, l.envelope, awa.size_bound(l.args) + awa.size_bound(l.envelope) as bytes
       from late l
       union all
       select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
-        r.max_attempts, r.kind, r.args, r.envelope
+        r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
       from lane l
       left join late_found f on f.lane_id = l.lane_id
       cross join lateral (
@@ -810,7 +842,7 @@ begin
   ranked as materialized (
     select w.*, l.priority, f.pos as first_pos,
       row_number() over (order by l.priority, w.pos) as rank,
-      sum(octet_length(w.body)) over (order by l.priority, w.pos) as bytes
+      sum(coalesce(octet_length(w.body), w.bytes)) over (order by l.priority, w.pos) as total_bytes
     from waiting w
     join lane l on l.lane_id = w.lane_id
     join first_waiting f on f.lane_id = w.lane_id
@@ -820,7 +852,7 @@ begin
   taken as materialized (
     select r.* from ranked r
     where r.rank <= p_limit
-      and (r.bytes <= 33554432 or r.rank = 1)
+      and (r.total_bytes <= 33554432 or r.rank = 1)
       and (r.is_late or r.pos - r.first_pos < 2147483647)
     order by r.rank
   ),
@@ -850,6 +882,16 @@ begin
     left join late_taken t on t.lane_id = f.lane_id
     where l.n >= p_limit or l.n > coalesce(t.n, 0)
   ),
+  -- After our id was taken: the longer it takes from the snapshot to the id, the more ids are pending.
+  large as materialized (
+    select t.lane_id, t.pos, awa.claimed_body(
+      r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
+    ) as body
+    from own
+    cross join taken t
+    join awa.ready_entries r on r.slot = t.slot and r.lane_id = t.lane_id and r.pos = t.pos
+    where t.body is null
+  ),
   -- One batch per lane and slot of the rows. Late members come first.
   batch as materialized (
     select g.*, nextval('awa.batch_seq') as batch_id
@@ -859,13 +901,21 @@ begin
         max(t.pos) filter (where not t.is_late) as hi,
         array_agg((t.pos - t.first_pos)::integer) filter (where not t.is_late) as offsets,
         array_agg(t.pos) filter (where t.is_late) as late,
-        min(t.priority) as priority, min(t.rank) as rank,
+        min(t.priority) as priority, array_agg(t.rank) as ranks,
         concat_ws(
           ',',
           string_agg(t.body, ',') filter (where t.is_late),
           string_agg(t.body, ',') filter (where not t.is_late)
         ) as bodies
-      from taken t, own
+      from (
+        -- The order of the answer: members are numbered as they are to start. It begins with the columns of the grouping,
+        -- so that no further sort comes in between.
+        select t.lane_id, t.slot, t.pos, t.is_late, t.first_pos, t.priority, t.rank, coalesce(t.body, x.body) as body
+        from own
+        cross join taken t
+        left join large x on x.lane_id = t.lane_id and x.pos = t.pos
+        order by t.lane_id, t.slot, t.rank
+      ) t
       group by t.lane_id, t.slot
       union all
       select l.lane_id, s.slot, 0, null, null, null, null, null, null, null
@@ -900,7 +950,10 @@ begin
   select
     (
       select '[' || string_agg(
-        concat('[', b.slot, ',"', b.batch_id, '",', b.priority, ',[', b.bodies, ']]'), ',' order by b.rank
+        concat(
+          '[', b.slot, ',"', b.batch_id, '",', b.priority, ',[', b.bodies, '],',
+          coalesce(case when (select count(*) from batch) > 1 then to_json(b.ranks)::text end, 'null'), ']'
+        ), ','
       ) || ']'
       from batch b where b.n > 0
     ),

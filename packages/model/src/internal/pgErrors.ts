@@ -68,6 +68,7 @@ export const connectionReason = (cause: unknown): Option.Option<ConnectionReason
 
 /** Serialization failure, deadlock, lock not available, server going down, session ended by a time limit. */
 const transient = new Set([
+  "AW001", // too many transactions between snapshot and claim
   "40001",
   "40P01",
   "55P03",

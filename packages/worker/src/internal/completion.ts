@@ -1,11 +1,13 @@
 import type { Completion, Outcome, Service as StorageEngine, StorageError, Verdict } from "@awa/model/StorageEngine"
-import * as Cause from "effect/Cause"
+import type * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { Signal } from "../Signals.js"
 import type { Attempt, Attempts } from "./attempts.js"
 import * as Backoff from "./backoff.js"
+import { isAtFault } from "./fault.js"
 import * as Loop from "./loop.js"
 
 export interface Completer {
@@ -17,6 +19,8 @@ export interface Completer {
   readonly drained: Effect.Effect<void>
   /** How many outcomes are not stored yet. */
   readonly backlog: () => number
+  /** Since when the batch in front is tried in vain, in milliseconds of the `Clock`. */
+  readonly failingSince: () => number | null
 }
 
 export interface Options {
@@ -55,8 +59,11 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
     const room = Effect.unsafeMakeLatch(true)
     const empty = Effect.unsafeMakeLatch(true)
 
+    let failingSince: number | null = null
+
     /** The foremost entries are done with. */
     const settle = (count: number) => {
+      failingSince = null
       for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt)
       if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
       if (pending.length > 0) return
@@ -104,7 +111,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
     }
 
     const store = (batch: ReadonlyArray<Entry>, failures: number): Effect.Effect<void> =>
-      engine.complete(owner, batch.map(toCompletion)).pipe(
+      Effect.suspend(() => engine.complete(owner, batch.map(toCompletion))).pipe(
         Effect.matchCauseEffect({
           onSuccess: (verdicts) => acknowledge(batch, verdicts),
           onFailure: (cause) => {
@@ -118,6 +125,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
 
     const storeAgain = (batch: ReadonlyArray<Entry>, failures: number, cause: Cause.Cause<StorageError>) =>
       Effect.gen(function*() {
+        failingSince ??= yield* Clock.currentTimeMillis
         signal({ _tag: "failed", loop: "completion", failures })
         if (failures === 1) {
           yield* Effect.logWarning(`Storing ${batch.length} results failed, trying again until it works`, cause)
@@ -142,7 +150,8 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
       },
       roomForMore: room.await,
       drained: empty.await,
-      backlog: () => pending.length
+      backlog: () => pending.length,
+      failingSince: () => failingSince
     }
   })
 
@@ -157,16 +166,4 @@ const toCompletion = ({ attempt, outcome }: Entry): Completion => {
   const progress = attempt.pendingProgress
   const { token } = attempt.claimed
   return progress === undefined ? { token, outcome } : { token, outcome, progress: progress.value }
-}
-
-/** SQLSTATE classes that blame the data of the statement: then one of the batch's outcomes is at fault. */
-const blamesData = /^(2[0-3]|P0|XX)/
-
-/** Whether trying the same batch again is pointless. Everything else passes, or an operator sees to it. */
-const isAtFault = (cause: Cause.Cause<StorageError>): boolean => {
-  const failure = Cause.failureOrCause(cause)
-  if (failure._tag === "Right") return !Cause.isInterrupted(failure.right)
-  const error = failure.left
-  return error._tag === "StorageInconsistent" ||
-    (error._tag === "DatabaseError" && error.sqlState !== null && blamesData.test(error.sqlState))
 }

@@ -1,4 +1,5 @@
 import type { ClaimedJob, Service as StorageEngine } from "@awa/model/StorageEngine"
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -77,9 +78,18 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       work.unsafeOpen()
     })
 
-    const handOver = (jobs: ReadonlyArray<ClaimedJob>, now: number) => {
+    /** One job that cannot be started does not keep the others from it. Answers what was thrown. */
+    const handOver = (jobs: ReadonlyArray<ClaimedJob>, now: number): ReadonlyArray<unknown> => {
       const run = isStopping() ? executor.giveBack : executor.start
-      for (const job of jobs) run(job, attemptQueue, now)
+      const defects: Array<unknown> = []
+      for (const job of jobs) {
+        try {
+          run(job, attemptQueue, now)
+        } catch (defect) {
+          defects.push(defect)
+        }
+      }
+      return defects
     }
 
     /** From the moment the claim is sent until every job has a fiber nothing can come in between. */
@@ -96,8 +106,11 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       }
       const jobs = exit.value
       permits.release(limit - jobs.length)
-      handOver(jobs, yield* Clock.currentTimeMillis)
+      const defects = handOver(jobs, yield* Clock.currentTimeMillis)
       claims.answered(nonce)
+      if (defects.length > 0) {
+        yield* Effect.logError(`${defects.length} jobs could not be started`, Cause.die(defects[0]))
+      }
       signal({ _tag: "claimed", queue: queue.name, count: jobs.length })
       return jobs.length
     }, Effect.uninterruptible)

@@ -3,7 +3,7 @@ import type { ClaimedJob, Service as StorageEngine } from "@awa/model/StorageEng
 import * as SqlClient from "@effect/sql/SqlClient"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
+import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as FiberId from "effect/FiberId"
 import * as FiberRef from "effect/FiberRef"
@@ -25,7 +25,10 @@ import type { UnknownKinds } from "./settings.js"
 import { isTraced, withAttemptSpan } from "./tracing.js"
 
 export interface Executor {
-  /** Runs a claimed job on a fiber of its own and sees to it that its end is reported. Takes no time and never fails. */
+  /**
+   * Runs a claimed job on a fiber of its own and sees to it that its end is reported. Takes no
+   * time. Throws for a job that cannot be started; that is reported as its failure nevertheless.
+   */
   readonly start: (claimed: ClaimedJob, queue: AttemptQueue, now: number) => void
   /** Returns a claimed job unrun, its attempt unspent. */
   readonly giveBack: (claimed: ClaimedJob, queue: AttemptQueue, now: number) => void
@@ -67,11 +70,26 @@ export const make = (options: Options): Effect.Effect<Executor> =>
 
     const flush = (attempt: Attempt) => flushProgress(engine, owner, attempt)
 
+    /** Whatever happens here, the slot comes free, once. */
     const finish = (attempt: Attempt, outcome: ReturnType<typeof Outcome.fromExit>) => {
-      attempts.stopRunning(attempt)
-      if (outcome === null) attempts.forget(attempt)
-      else completer.submit(attempt, outcome)
-      attempt.queue.permits.release(1)
+      if (attempt.closing) return
+      try {
+        attempts.stopRunning(attempt)
+        if (outcome === null) attempts.forget(attempt)
+        else completer.submit(attempt, outcome)
+      } finally {
+        attempt.queue.permits.release(1)
+      }
+    }
+
+    const run = (attempt: Attempt) => {
+      const { job } = attempt.claimed
+      const handler = handlers.get(job.kind)
+      if (handler === undefined) return finish(attempt, Outcome.unknownKind(job.kind, unknownKinds))
+      const context = new AttemptContext(attempt, flush)
+      attempt.fiber = launch(job, context, (services) => program(attempt, handler, context, services))
+      // An observer sees every end there is, also that of a fiber that was interrupted before it began.
+      attempt.fiber.addObserver((exit) => finish(attempt, Outcome.fromExit(exit, attempt.stop)))
     }
 
     const begin = (claimed: ClaimedJob, queue: AttemptQueue, now: number) => {
@@ -84,14 +102,13 @@ export const make = (options: Options): Effect.Effect<Executor> =>
       giveBack: (claimed, queue, now) => finish(begin(claimed, queue, now), Outcome.returned),
       start: (claimed, queue, now) => {
         const attempt = begin(claimed, queue, now)
-        const handler = handlers.get(claimed.job.kind)
-        if (handler === undefined) {
-          return finish(attempt, Outcome.unknownKind(claimed.job.kind, unknownKinds))
+        try {
+          run(attempt)
+        } catch (defect) {
+          // A job that cannot be started is like one that failed at once.
+          finish(attempt, Outcome.fromExit(Exit.die(defect), null))
+          throw defect
         }
-        const context = new AttemptContext(attempt, flush)
-        attempt.fiber = launch(claimed.job, context, (services) => program(attempt, handler, context, services))
-        // An observer sees every end there is, also that of a fiber that was interrupted before it began.
-        attempt.fiber.addObserver((exit) => finish(attempt, Outcome.fromExit(exit, attempt.stop)))
       }
     }
   })

@@ -1,5 +1,6 @@
 import type { AttemptToken, Beat, Service as StorageEngine, StorageError } from "@awa/model/StorageEngine"
 import * as Arr from "effect/Array"
+import type * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -7,6 +8,7 @@ import type * as Scope from "effect/Scope"
 import type { Signal } from "../Signals.js"
 import type { Attempt, Attempts } from "./attempts.js"
 import type { Claims } from "./claims.js"
+import { isAtFault } from "./fault.js"
 import * as Loop from "./loop.js"
 import * as Outcome from "./outcome.js"
 import type { Snapshot } from "./progress.js"
@@ -44,30 +46,66 @@ export const make = (options: Options): Effect.Effect<Heartbeat, never, Scope.Sc
         attempts.values(),
         (attempt) => attempt.pendingProgress !== undefined || now - attempt.startedAt >= intervalMillis
       )
+      const faults: Array<Cause.Cause<StorageError>> = []
       return Effect.reduce(Arr.chunksOf(due, chunkSize), { count: 0, lost: 0 }, (sum, chunk) =>
-        Effect.map(beatChunk(chunk), (lost) => ({ count: sum.count + chunk.length, lost: sum.lost + lost })))
+        Effect.map(beatChunk(chunk, faults), (lost) => ({ count: sum.count + chunk.length, lost: sum.lost + lost })))
+        .pipe(
+          // Only when everybody had a turn.
+          Effect.tap(() =>
+            faults.length > 0 ? Effect.failCause(faults[0]!) : Effect.void
+          )
+        )
     })
 
-    const beatChunk = (chunk: ReadonlyArray<Attempt>) => {
-      const snapshots = chunk.map((attempt) =>
-        attempt.pendingProgress
-      )
-      return Effect.map(
-        engine.heartbeat(
-          owner,
-          chunk.map((attempt, i) =>
-            toBeat(attempt, snapshots[i])
+    /**
+     * Answers how many are lost. What the database refuses is cut in halves until the attempt at fault stands alone, so
+     * that the others are renewed. That one beats without its progress, or becomes one of the faults.
+     */
+    const beatChunk = (
+      chunk: ReadonlyArray<Attempt>,
+      faults: Array<Cause.Cause<StorageError>>,
+      withProgress = true
+    ): Effect.Effect<number, StorageError> =>
+      Effect.suspend(() => {
+        const snapshots = chunk.map((attempt) =>
+          withProgress ? attempt.pendingProgress : undefined
+        )
+        return Effect.suspend(() => engine.heartbeat(owner, chunk.map((attempt, i) => toBeat(attempt, snapshots[i]))))
+          .pipe(
+            Effect.map((held) => chunk.filter((attempt, i) => settle(attempt, snapshots[i], held[i] === true)).length),
+            Effect.catchAllCause((cause) => {
+              if (!isAtFault(cause)) return Effect.failCause(cause)
+              if (chunk.length > 1) {
+                const middle = chunk.length >> 1
+                const [first, second] = [chunk.slice(0, middle), chunk.slice(middle)]
+                return Effect.zipWith(beatChunk(first, faults), beatChunk(second, faults), (a, b) => a + b)
+              }
+              const snapshot = snapshots[0]
+              if (snapshot !== undefined) return beatWithout(chunk[0]!, snapshot, faults, cause)
+              faults.push(cause)
+              return Effect.succeed(0)
+            })
           )
-        ),
-        (held) => {
-          let lost = 0
-          chunk.forEach((attempt, i) => {
-            if (settle(attempt, snapshots[i], held[i] === true)) lost += 1
-          })
-          return lost
-        }
-      )
-    }
+      })
+
+    /** Progress that alone is at fault is given up, lest the outcome be refused with it. */
+    const beatWithout = (
+      attempt: Attempt,
+      snapshot: Snapshot,
+      faults: Array<Cause.Cause<StorageError>>,
+      cause: Cause.Cause<StorageError>
+    ) =>
+      Effect.suspend(() => {
+        const known = faults.length
+        return Effect.tap(beatChunk([attempt], faults, false), () => {
+          if (faults.length > known) return Effect.void
+          attempt.progress.acknowledge(snapshot.generation)
+          const { id, kind } = attempt.claimed.job
+          return Effect.logWarning("The progress a job reported cannot be stored and is dropped", cause).pipe(
+            Effect.annotateLogs({ jobId: id, kind })
+          )
+        })
+      })
 
     const returnForgotten = Effect.gen(function*() {
       const lostAnswer = claims.hasLost

@@ -16,6 +16,8 @@ export interface Loop {
   readonly isAlive: () => boolean
   /** When a turn last succeeded, in milliseconds of the `Clock`. */
   readonly lastSuccess: () => number | null
+  /** For how long it has only failed, in milliseconds; 0 while it works. */
+  readonly failingFor: () => number
   readonly fiber: Fiber.RuntimeFiber<never>
 }
 
@@ -44,6 +46,8 @@ export const fork = <A, E, R>(options: Options<A, E, R>): Effect.Effect<Loop, ne
     let alive = true
     let lastSuccess: number | null = null
     let failures = 0
+    let firstFailure = 0
+    let lastFailure = 0
 
     const once = Effect.gen(function*() {
       const startTime = yield* Clock.currentTimeNanos
@@ -59,6 +63,8 @@ export const fork = <A, E, R>(options: Options<A, E, R>): Effect.Effect<Loop, ne
     })
 
     const failed = Effect.fnUntraced(function*(cause: Cause.Cause<E>) {
+      lastFailure = yield* Clock.currentTimeMillis
+      if (failures === 0) firstFailure = lastFailure
       failures += 1
       signal({ _tag: "failed", loop: name, failures })
       if (failures === 1) yield* Effect.logWarning(`${name} failed, trying again`, cause)
@@ -77,7 +83,13 @@ export const fork = <A, E, R>(options: Options<A, E, R>): Effect.Effect<Loop, ne
       Effect.interruptible,
       Effect.forkScoped
     )
-    return { name, fiber, isAlive: () => alive, lastSuccess: () => lastSuccess }
+    return {
+      name,
+      fiber,
+      isAlive: () => alive,
+      lastSuccess: () => lastSuccess,
+      failingFor: () => failures === 0 ? 0 : lastFailure - firstFailure
+    }
   })
 
 /**

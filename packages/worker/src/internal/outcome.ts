@@ -1,6 +1,7 @@
 import type { Outcome } from "@awa/model/StorageEngine"
 import * as Cause from "effect/Cause"
 import * as Chunk from "effect/Chunk"
+import * as Duration from "effect/Duration"
 import type * as Exit from "effect/Exit"
 import * as Inspectable from "effect/Inspectable"
 import * as ParseResult from "effect/ParseResult"
@@ -21,17 +22,47 @@ export const returned: Outcome = { _tag: "return" }
 
 const retry = (error: string): Outcome => ({ _tag: "retry", delay: null, error })
 
+/** A value may run any code when it is looked at; whatever it throws is not our problem. */
+const attempted = <A>(look: () => A, otherwise: (thrown: unknown) => A): A => {
+  try {
+    return look()
+  } catch (thrown) {
+    return otherwise(thrown)
+  }
+}
+
+const shown = (value: unknown): string =>
+  attempted(
+    () => bounded(value instanceof Error ? String(value) : Inspectable.toStringUnknown(value, 0)),
+    () => "a value that cannot be shown"
+  )
+
+/** TypeScript keeps handlers from these; a cast, or code without types, does not. */
+const badResult = (what: string, value: unknown): Outcome =>
+  retry(bounded(`The handler answered ${what}: ${shown(value)}`))
+
+/** `toMillis` throws for what only pretends to be a duration. */
+const isDuration = (value: unknown): boolean => Duration.isDuration(value) && !Number.isNaN(Duration.toMillis(value))
+
 const ofResult = (result: unknown): Outcome => {
   if (!JobResult.isJobResult(result)) return completed
   switch (result._tag) {
     case "Completed":
       return completed
     case "RetryAfter":
-      return { _tag: "retry", delay: result.delay, error: null }
+      return isDuration(result.delay)
+        ? { _tag: "retry", delay: result.delay, error: null }
+        : badResult("RetryAfter with a delay that is no Duration", result.delay)
     case "Snooze":
-      return { _tag: "snooze", delay: result.delay }
+      return isDuration(result.delay)
+        ? { _tag: "snooze", delay: result.delay }
+        : badResult("Snooze with a delay that is no Duration", result.delay)
     case "Cancel":
-      return { _tag: "cancel", reason: bounded(result.reason) }
+      return typeof result.reason === "string"
+        ? { _tag: "cancel", reason: bounded(result.reason) }
+        : badResult("Cancel with a reason that is no string", result.reason)
+    default:
+      return badResult("a JobResult of an unknown kind", (result as { readonly _tag?: unknown })._tag)
   }
 }
 
@@ -41,23 +72,25 @@ const fieldsOf = (error: unknown): ReadonlyArray<string> =>
     ? [Inspectable.toStringUnknown(error, 0)]
     : []
 
-/** An error value may run any code when it is looked at; whatever it throws is not our problem. */
-const textOf = (cause: Cause.Cause<unknown>): string => {
-  try {
+const textOf = (cause: Cause.Cause<unknown>): string =>
+  attempted(() => {
     const fields = Chunk.toReadonlyArray(Cause.failures(cause)).flatMap(fieldsOf)
     return bounded([...fields, Cause.pretty(cause, { renderErrorCause: true })].join("\n"))
-  } catch {
-    return "The handler failed with a value that cannot be shown"
-  }
-}
+  }, () => "The handler failed with a value that cannot be shown")
+
+const issueText = (issue: ParseResult.ParseIssue): string =>
+  attempted(
+    () => ParseResult.TreeFormatter.formatIssueSync(issue),
+    (thrown) => `The schema cannot say why: ${shown(thrown)}`
+  )
 
 const ofFailure = (cause: Cause.Cause<unknown>): Outcome => {
   for (const error of Chunk.toReadonlyArray(Cause.failures(cause))) {
-    if (error instanceof UndecodablePayload) {
-      const issue = ParseResult.TreeFormatter.formatIssueSync(error.issue)
-      return { _tag: "fail", error: bounded(`The payload does not fit the job's schema. ${issue}`) }
+    if (attempted(() => error instanceof UndecodablePayload, () => false)) {
+      const { issue } = error as UndecodablePayload
+      return { _tag: "fail", error: bounded(`The payload does not fit the job's schema. ${issueText(issue)}`) }
     }
-    if (JobError.isTerminal(error)) return { _tag: "fail", error: textOf(cause) }
+    if (attempted(() => JobError.isTerminal(error), () => false)) return { _tag: "fail", error: textOf(cause) }
   }
   return retry(textOf(cause))
 }
@@ -75,9 +108,16 @@ const ofInterruption = (reason: StopReason | null, cause: Cause.Cause<unknown>):
   }
 }
 
-/** What to tell the database about a handler that ended like this; `null` for nothing. */
+/** What to tell the database about a handler that ended like this; `null` for nothing. Never throws. */
 export const fromExit = (exit: Exit.Exit<unknown, unknown>, stop: StopReason | null): Outcome | null => {
   if (stop === "lost") return null
+  return attempted<Outcome | null>(
+    () => ofExit(exit, stop),
+    (thrown) => badResult("a value that cannot be looked at, which threw", thrown)
+  )
+}
+
+const ofExit = (exit: Exit.Exit<unknown, unknown>, stop: StopReason | null): Outcome | null => {
   if (exit._tag === "Success") return ofResult(exit.value)
   return Cause.isInterrupted(exit.cause) ? ofInterruption(stop, exit.cause) : ofFailure(exit.cause)
 }

@@ -14,6 +14,9 @@ export interface Snapshot {
   readonly value: Progress
 }
 
+/** The longest JSON of an attempt's progress, in bytes. */
+const maxBytes = 1024 * 1024
+
 const initial: Progress = { percent: 0 }
 
 const isProgress = (u: unknown): u is Progress => Predicate.hasProperty(u, "percent") && Predicate.isNumber(u.percent)
@@ -61,6 +64,10 @@ export class ProgressBuffer {
   }
 
   private change(progress: Progress): void {
+    const bytes = Buffer.byteLength(JSON.stringify(progress))
+    if (bytes > maxBytes) {
+      throw new RangeError(`The progress of a job is too large: ${bytes} bytes of JSON, at most ${maxBytes} are stored`)
+    }
     this.latest = progress
     this.generation += 1
   }

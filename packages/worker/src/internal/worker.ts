@@ -35,6 +35,9 @@ const phases = { drain: 0.8, interrupt: 0.9, store: 0.97, beat: 1 }
 
 const healthTimeoutMillis = 2_000
 
+/** What has only failed for so long is not healthy. */
+const failingMillis = 30_000
+
 /**
  * Builds a worker and starts it. Closing the scope shuts it down within the configured time; `shutdown` does so earlier,
  * and whoever comes second waits for the first.
@@ -146,24 +149,31 @@ export const make = (options: Options): Effect.Effect<Awa.Service, never, Scope.
       )
     })
 
-    const healthCheck = Effect.map(isConnected, (postgresConnected): Awa.HealthCheck => {
-      const pollLoopAlive = poll.isAlive() && dispatchers.every(({ loop }) => loop.isAlive())
-      const heartbeatAlive = heartbeat.loop.isAlive()
-      const maintenanceAlive = leader.loop.isAlive()
-      return {
-        healthy: postgresConnected && pollLoopAlive && heartbeatAlive && maintenanceAlive && !stopping,
-        postgresConnected,
-        pollLoopAlive,
-        heartbeatAlive,
-        maintenanceAlive,
-        shuttingDown: stopping,
-        leader: leader.isLeading(),
-        listening: notifier.isListening(),
-        queues: Object.fromEntries(
-          dispatchers.map(({ permits, queue }) => [queue, { inFlight: permits.inUse, maxWorkers: permits.size }])
-        )
+    const healthCheck = Effect.zipWith(
+      isConnected,
+      Clock.currentTimeMillis,
+      (postgresConnected, now): Awa.HealthCheck => {
+        const pollLoopAlive = poll.isAlive() &&
+          dispatchers.every(({ loop }) => loop.isAlive() && loop.failingFor() < failingMillis)
+        const completing = now - (completer.failingSince() ?? now) < failingMillis
+        const heartbeatAlive = heartbeat.loop.isAlive()
+        const maintenanceAlive = leader.loop.isAlive()
+        return {
+          healthy: postgresConnected && pollLoopAlive && heartbeatAlive && maintenanceAlive && completing &&
+            !stopping,
+          postgresConnected,
+          pollLoopAlive,
+          heartbeatAlive,
+          maintenanceAlive,
+          shuttingDown: stopping,
+          leader: leader.isLeading(),
+          listening: notifier.isListening(),
+          queues: Object.fromEntries(
+            dispatchers.map(({ permits, queue }) => [queue, { inFlight: permits.inUse, maxWorkers: permits.size }])
+          )
+        }
       }
-    })
+    )
 
     return {
       instanceId,

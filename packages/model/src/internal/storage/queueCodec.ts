@@ -5,7 +5,13 @@ import type { AttemptToken, Beat, ClaimedJob, Completion, Outcome, Rescued, Verd
 import * as JobRows from "../jobRow.js"
 
 /** The answer of `claim` in migrations/0012. The members of a batch are numbered from 1. */
-type ClaimedBatch = readonly [slot: number, batchId: string, priority: number, members: ReadonlyArray<ClaimedMember>]
+type ClaimedBatch = readonly [
+  slot: number,
+  batchId: string,
+  priority: number,
+  members: ReadonlyArray<ClaimedMember>,
+  ranks: ReadonlyArray<number> | null
+]
 
 type ClaimedMember = readonly [
   jobId: string,
@@ -45,10 +51,13 @@ export const claimedJobs = (
   claim: { readonly queue: string; readonly nonce: string; readonly claimedAt: Date }
 ): ReadonlyArray<ClaimedJob> => {
   const jobs: Array<ClaimedJob> = []
-  for (const [slot, batchId, priority, members] of JSON.parse(json) as ReadonlyArray<ClaimedBatch>) {
-    for (let i = 0; i < members.length; i++) jobs.push(claimedJob(slot, batchId, priority, i + 1, members[i]!, claim))
+  for (const [slot, batchId, priority, members, ranks] of JSON.parse(json) as ReadonlyArray<ClaimedBatch>) {
+    for (let i = 0; i < members.length; i++) {
+      // Ranks count from 1. A place may stay empty.
+      jobs[ranks === null ? i : ranks[i]! - 1] = claimedJob(slot, batchId, priority, i + 1, members[i]!, claim)
+    }
   }
-  return jobs
+  return jobs.flat()
 }
 
 const claimedJob = (
