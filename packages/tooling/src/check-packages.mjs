@@ -20,10 +20,10 @@ const internals = (folder) => {
   }
 }
 
-const resolver = createRequire(`${process.cwd()}/package.json`)
-const isClosed = (specifier) => {
+/** A package may call itself by its name, through its own exports map. */
+const isClosed = (folder, specifier) => {
   try {
-    resolver.resolve(specifier)
+    createRequire(`${process.cwd()}/${folder}/package.json`).resolve(specifier)
     return false
   } catch (error) {
     return error.code === "ERR_PACKAGE_PATH_NOT_EXPORTED"
@@ -38,7 +38,7 @@ for (const directory of published) {
   if (manifest.license !== "MIT" || manifest.type !== "module") problems.push(`${name}: must be ESM under MIT`)
   for (const file of internals(folder)) {
     const specifier = `${name}/internal/${file.replace(/\.ts$/, "")}`
-    if (!isClosed(specifier)) problems.push(`${specifier} can be imported from outside`)
+    if (!isClosed(folder, specifier)) problems.push(`${specifier} can be imported from outside`)
   }
   const index = readFileSync(`${folder}/src/index.ts`, "utf8")
   for (const file of readdirSync(`${folder}/src`)) {
