@@ -80,7 +80,6 @@ describe("SIGTERM", () => {
       yield* worker.signal("SIGTERM")
       yield* worker.signal("SIGTERM")
       yield* worker.release
-      const waiting = yield* Work.Work.enqueue({ n: 1 })
       assert.strictEqual(yield* worker.ended, "0")
       const took = performance.now() - begin
       assert.isAtLeast(took, 2_000)
@@ -93,8 +92,8 @@ describe("SIGTERM", () => {
         finishing.map(() => ({ attempt: 1, errors: [], state: "completed" as const }))
       )
       assert.deepStrictEqual(
-        yield* Effect.forEach([...endless, waiting.id], stateOf),
-        [1, 2, 3].map(() => ({ attempt: 0, errors: [], state: "available" as const }))
+        yield* Effect.forEach(endless, stateOf),
+        endless.map(() => ({ attempt: 0, errors: [], state: "available" as const }))
       )
     }).pipe(Effect.scoped, Effect.provide(TestDatabase.layer())))
 })
