@@ -77,8 +77,9 @@ describe("connections of a worker", () => {
         Effect.raceFirst(one.signals.until(what, accepts), two.signals.until(what, accepts))
       yield* either("one leads", () => leading() === 1)
       yield* terminate("maintenance")
-      yield* either("one leads again", () => leading() === 2)
-      assert.strictEqual(changes().length, 3)
+      // The other may lead before the one whose session ended has noticed.
+      yield* either("one leads again, one stepped down", () => changes().length === 3)
+      assert.strictEqual(leading(), 2)
       yield* Greet.enqueue({ name: "Ada" }, { runAt: new Date(Date.now() + 500) })
       yield* either("it ran", () => one.signals.flushed().length + two.signals.flushed().length === 1)
     }).pipe(Effect.scoped, Effect.provide(TestDatabase.layer())))
