@@ -63,6 +63,7 @@ create function awa.job_problem(
   p_queue text,
   p_priority integer,
   p_max_attempts integer,
+  p_run_at timestamptz,
   p_metadata jsonb,
   p_tags text[]
 ) returns text
@@ -73,6 +74,7 @@ as $$
     when char_length(p_queue) not between 1 and 200 then 'queue: must have 1 to 200 characters'
     when p_priority not between 1 and 4 then 'priority: must be 1 to 4'
     when p_max_attempts not between 1 and 1000 then 'max_attempts: must be 1 to 1000'
+    when not isfinite(p_run_at) then 'run_at: must be a finite instant'
     when p_metadata is not null and jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be an object'
     when cardinality(p_tags) > 20 then 'tags: at most 20'
   end
@@ -104,7 +106,7 @@ declare
   v_queues text[];
   v_lanes bigint;
 begin
-  select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
+  v_slot := awa.ready_slot();
   with job as materialized (
     select
       j.ordinal, j.kind,
@@ -114,7 +116,11 @@ begin
       coalesce(j.priority, 2)::smallint as priority,
       coalesce(j.max_attempts, 25)::smallint as max_attempts,
       awa.envelope(j.metadata, j.tags, null, null) as envelope,
-      awa.job_problem(j.kind, j.queue, j.priority, j.max_attempts, j.metadata, j.tags) as problem
+      awa.job_problem(
+        j.kind, j.queue, j.priority, j.max_attempts,
+        coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
+        j.metadata, j.tags
+      ) as problem
     from rows from (
       jsonb_to_recordset(p_jobs) as (
         kind text, args jsonb, queue text, priority integer, max_attempts integer, run_at timestamptz,
@@ -201,22 +207,50 @@ revoke execute on function awa.enqueue(jsonb, timestamptz) from public;
 -- Plain jobs that differ in nothing but their payload: no metadata, no tags, to run now. Much cheaper than `enqueue`.
 -- p_lane_id is the caller's computation of lane_id(queue, priority, 0): the lane's row must agree with it.
 
--- What `enqueue_one` and `enqueue_alike` do when no row of the lane says what they were told.
-create function awa.introduce_lane(p_lane_id bigint, p_queue text, p_priority smallint) returns void
+-- The answer of both: "<now, milliseconds since 1970> <ids, separated by commas>".
+create function awa.enqueue_answer(p_now timestamptz, p_ids text) returns text
+language sql stable
+as $$
+  select concat(floor(date_part('epoch', p_now) * 1000)::bigint, ' ', p_ids)
+$$;
+
+-- What a session remembers of the lane it used last, as the setting `awa.lane`: looking a lane up costs a tenth of an
+-- enqueue. A setting goes with the transaction that made it when that rolls back, as the lane's row does, and the table
+-- in it tells the schemas of one database apart, also one created anew.
+create function awa.lane_note(p_lane_id bigint, p_queue text, p_priority smallint) returns text
+language sql stable
+as $$
+  select concat('awa.lanes'::regclass::oid, ' ', p_lane_id, ' ', p_priority, ' ', p_queue)
+$$;
+
+-- What there is to check of plain jobs whose lane the session does not remember.
+create function awa.check_plain(
+  p_kind text,
+  p_queue text,
+  p_priority smallint,
+  p_max_attempts smallint,
+  p_lane_id bigint,
+  p_now timestamptz
+) returns void
 language plpgsql
 as $$
 declare
-  v_problem constant text := awa.job_problem('kind', p_queue, p_priority, 1, null, null);
+  v_problem constant text := awa.job_problem(p_kind, p_queue, p_priority, p_max_attempts, p_now, null, null);
 begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = format('job 0: %s', v_problem);
   end if;
-  if p_lane_id <> awa.lane_id(p_queue, p_priority, 0) then
-    raise exception using
-      errcode = '22023',
-      message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
+  if not exists (
+    select from awa.lanes l where l.lane_id = p_lane_id and l.queue = p_queue and l.priority = p_priority
+  ) then
+    if p_lane_id <> awa.lane_id(p_queue, p_priority, 0) then
+      raise exception using
+        errcode = '22023',
+        message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
+    end if;
+    perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
   end if;
-  perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
+  perform set_config('awa.lane', awa.lane_note(p_lane_id, p_queue, p_priority), false);
 end
 $$;
 
@@ -227,35 +261,38 @@ create function awa.enqueue_one(
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
-  p_now timestamptz,
-  out ids text,
-  out now timestamptz
-)
+  p_now timestamptz
+) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_xid constant xid8 := pg_current_xact_id(); -- before the position
-  v_pos constant bigint := nextval('awa.pos_seq');
+  -- The transaction's id before the position.
+  v_pos constant bigint := case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end;
+  v_answer text;
   v_known boolean;
+  v_sleeps boolean;
 begin
-  enqueue_one.now := coalesce(p_now, clock_timestamp());
   insert into awa.ready_entries (
     slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
-    (select s.slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null),
-    p_lane_id, v_pos, v_xid, v_pos, 0, 0, p_max_attempts, enqueue_one.now, enqueue_one.now, p_kind, p_args
+    awa.ready_slot(), p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
+    coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
   )
-  returning (
-    select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1
-  ) into v_known;
-  if v_known is not true then
-    perform awa.introduce_lane(p_lane_id, p_queue, p_priority);
+  -- Few and short expressions: each is set up anew in every transaction.
+  returning
+    awa.enqueue_answer(run_at, pos::text),
+    char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
+      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority),
+    awa.sleeps(awa.lock_key(p_queue))
+  into v_answer, v_known, v_sleeps;
+  if not v_known then
+    perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
   end if;
-  enqueue_one.ids := v_pos;
-  if awa.sleeps(awa.lock_key(p_queue)) then
+  if v_sleeps then
     perform awa.notify(p_queue);
   end if;
+  return v_answer;
 end
 $$;
 
@@ -269,43 +306,35 @@ create function awa.enqueue_alike(
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
-  p_now timestamptz,
-  out ids text,
-  out now timestamptz
-)
+  p_now timestamptz
+) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
-  v_known boolean;
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_ids text;
 begin
   if jsonb_typeof(p_args) <> 'array' or jsonb_array_length(p_args) > 10000 then
     raise exception using errcode = '22023', message = 'payloads must be an array of at most 10000';
   end if;
-  enqueue_alike.now := coalesce(p_now, clock_timestamp());
   -- One pass, in the order of the array.
   with written as (
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select
-      s.slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, enqueue_alike.now, enqueue_alike.now, p_kind, p.args
+    select s.slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
     from
       (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p,
-      (select slot from awa.slots where ring = 'ready' and sealed_at is null) s
+      (select awa.ready_slot() as slot offset 0) s
     returning pos
   )
-  select
-    coalesce(string_agg(w.pos::text, ','), ''),
-    (select l.queue = p_queue and l.priority = p_priority from awa.lanes l where l.lane_id = p_lane_id limit 1)
-  into enqueue_alike.ids, v_known
-  from written w;
-  if v_known is not true then
-    perform awa.introduce_lane(p_lane_id, p_queue, p_priority);
-  end if;
+  select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
+  perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
   if awa.sleeps(awa.lock_key(p_queue)) then
     perform awa.notify(p_queue);
   end if;
+  return awa.enqueue_answer(v_now, v_ids);
 end
 $$;
 

@@ -59,11 +59,10 @@ rule(server, "enqueue of one job draws its id before its position", {
   mutants: {
     "the id comes with the row": {
       breaks: [
-        { within: "awa.enqueue_one", find: "constant xid8 := pg_current_xact_id();", replace: "xid8;" },
         {
           within: "awa.enqueue_one",
-          find: "insert into awa.ready_entries (",
-          replace: "v_xid := pg_current_xact_id(); insert into awa.ready_entries ("
+          find: "case when pg_current_xact_id() is not null then",
+          replace: "case when true then"
         }
       ],
       shows: ["job lost"]
@@ -81,7 +80,60 @@ rule(server, "enqueue of one job refuses a lane that is not that of its queue an
   },
   mutants: {
     "it goes into the one that is named": {
-      breaks: [{ within: "awa.enqueue_one", find: "if v_known is not true then", replace: "if false then" }],
+      breaks: [{ within: "awa.enqueue_one", find: "if not v_known then", replace: "if false then" }],
+      shows: ["job lost"]
+    }
+  }
+})
+
+/** A first enqueue that is rolled back takes the lane's row with it. */
+rule(server, "a session does not remember a lane that was rolled back", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const session = await world.session()
+    await session.query("begin")
+    await enqueueOne(session)
+    await session.query("rollback")
+    await session.query("begin")
+    await session.query("savepoint s")
+    await enqueueAlike(session, 2)
+    await session.query("rollback to savepoint s")
+    ledger.waiting([await enqueueOne(session)])
+    await session.query("commit")
+    await drain(session, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "it does, on its own": {
+      breaks: [
+        {
+          within: "awa.enqueue_one",
+          find: "if not v_known then",
+          replace: "if not v_known and v_pos = 1 then"
+        }
+      ],
+      shows: ["job lost"]
+    }
+  }
+})
+
+rule(server, "a session does not take a lane of a schema that is gone for one of the schema that followed", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const session = await world.session()
+    await enqueueOne(session)
+    // As after a schema was dropped and installed anew: no lane, and the table is another.
+    await session.query("create table awa.fresh (like awa.lanes including all)")
+    await session.query("drop table awa.lanes cascade")
+    await session.query("alter table awa.fresh rename to lanes")
+    await session.query("truncate awa.ready_entries")
+    ledger.waiting([await enqueueOne(session)])
+    await drain(session, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "the note does not name the table": {
+      breaks: [{ within: "awa.lane_note", find: "'awa.lanes'::regclass::oid, ' ', ", replace: "" }],
       shows: ["job lost"]
     }
   }

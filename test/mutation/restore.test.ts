@@ -118,6 +118,7 @@ const drainOrRefuse = async (session: Session, ledger: Ledger) => {
 const openNextSlot = async (session: Session): Promise<void> => {
   await session.query("update awa.slots set sealed_at = now() where ring = 'ready'")
   await session.query("insert into awa.slots (ring, generation, slot) values ('ready', 2, 1)")
+  await session.query("select setval('awa.ready_slot', 1)")
 }
 
 const guard = "if v_last_pos < v_cursor or v_first_batch <= v_newest then"

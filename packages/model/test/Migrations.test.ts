@@ -187,7 +187,7 @@ describe("sql", () => {
     for (const migration of migrations) {
       const text = rewrite(migration, { control: "ctl_x", engine: "jobs_x" })
       const left = text.split("\n").filter((line) =>
-        /\bawa\b/.test(line.replace(/--.*|'awa:|'awa: .*|_setting\('awa\./g, ""))
+        /\bawa\b/.test(line.replace(/--.*|'awa:|'awa: .*|_(?:setting|config)\('awa\./g, ""))
       )
       assert.deepStrictEqual(left, [], migration.name)
     }

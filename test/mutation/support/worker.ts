@@ -80,6 +80,7 @@ export const maintain = async ({ claims, done, producing, world }: Stage): Promi
         )
         insert into awa.slots (ring, generation, slot) select 'ready', generation + 1, slot + 1 from sealed`
       )
+      await session.query("select setval('awa.ready_slot', slot) from awa.slots where ring = 'ready' and sealed_at is null")
     }
     await claims.pass(5)
   }

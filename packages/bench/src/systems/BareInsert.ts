@@ -1,6 +1,6 @@
 /**
  * The least that storing one job costs: a bare insert of the columns of our log into a table with the same indexes, on
- * the same client, one statement a transaction.
+ * the same client, one statement a transaction. As in any table of jobs, the id comes from a sequence and is returned.
  */
 import { Database, Migrations } from "@awa/model"
 import { SqlClient } from "@effect/sql"
@@ -10,7 +10,8 @@ import type { Payload, System } from "../System.js"
 
 const insert = `insert into bare_entries (
     lane_id, pos, xid, job_id, run_lease, run_at, created_at, slot, attempt, max_attempts, kind, args, envelope
-  ) values (1, $1::bigint, pg_current_xact_id(), $1::bigint, 0, now(), now(), 0, 0, 25, 'bench', $2::jsonb, null)`
+  ) values (1, nextval('bare_seq'), pg_current_xact_id(), 0, 0, now(), now(), 0, 0, 25, 'bench', $1::jsonb, null)
+  returning pos`
 
 type Query = (query: string | QueryConfig, ...rest: ReadonlyArray<unknown>) => unknown
 
@@ -30,13 +31,14 @@ export const bareInsert: System = {
   name: "bare-insert",
   remarks: [
     "Baseline: one insert a transaction through Database.layer's client, prepared, into a table like awa.ready_entries_0",
-    "(same columns, same three indexes). Ids come from the client, nothing is returned, checked or notified."
+    "(same columns, same three indexes). The id comes from a sequence and is returned; nothing is checked or notified."
   ],
   install: ({ url }) =>
     Effect.gen(function*() {
       yield* Migrations.run()
       const sql = yield* SqlClient.SqlClient
       yield* sql`create table bare_entries (like awa.ready_entries_0 including all)`
+      yield* sql`create sequence bare_seq`
     }).pipe(Effect.provide(Database.layer({ url })), Effect.orDie),
   producer: ({ connections, url }) =>
     Effect.gen(function*() {
@@ -44,7 +46,7 @@ export const bareInsert: System = {
         Database.layer({ url, maxConnections: connections, onConnect: prepareInsert })
       ).pipe(Effect.orDie)
       const one = (payload: Payload) =>
-        Effect.flatMap(SqlClient.SqlClient, (sql) => sql.unsafe(insert, [payload.id, JSON.stringify(payload)])).pipe(
+        Effect.flatMap(SqlClient.SqlClient, (sql) => sql.unsafe(insert, [JSON.stringify(payload)])).pipe(
           Effect.provide(context),
           Effect.orDie,
           Effect.asVoid

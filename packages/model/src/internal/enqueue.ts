@@ -126,20 +126,17 @@ const jobJson = <R>(item: Item<R>, args: string, options: string): string => `${
 const maxJobs = 10_000
 const maxLength = 8 * 1024 * 1024
 
+/** `<now in milliseconds> <ids>`, text because the application may have type parsers of its own. */
 interface Answer {
-  readonly ids: string
-  readonly now: string
+  readonly answer: string
 }
 
-/** `now` is answered in text, because the application may have type parsers of its own. */
-const answer = "select e.ids, floor(date_part('epoch', e.now) * 1000)::bigint::text as now from"
-
-const statement = (engine: string, now: string): string =>
-  `${answer} "${engine}".enqueue($1::jsonb, ${now}::timestamptz) as e`
+const documentStatement = (engine: string): string =>
+  `select "${engine}".enqueue_answer(e.now, e.ids) as answer from "${engine}".enqueue($1::jsonb, $2::timestamptz) as e`
 
 const plainStatement = (engine: string, name: string): string =>
   registerStatement(
-    `${answer} "${engine}".${name}($1::text, $2::jsonb, $3::text, $4::smallint, $5::smallint, $6::bigint, $7::timestamptz) as e`
+    `select "${engine}".${name}($1, $2, $3, $4, $5, $6, $7) as answer`
   )
 
 /** Of one engine schema. */
@@ -155,7 +152,7 @@ const statementsOf = (engine: string): Statements => {
   let known = statements.get(engine)
   if (known === undefined) {
     known = {
-      enqueue: registerStatement(statement(engine, "$2")),
+      enqueue: registerStatement(documentStatement(engine)),
       enqueueOne: plainStatement(engine, "enqueue_one"),
       enqueueAlike: plainStatement(engine, "enqueue_alike")
     }
@@ -175,7 +172,14 @@ const run = (
         [...values, now === null ? null : now.toISOString()] as Array<never>
       ).withoutTransform)
   ).pipe(
-    Effect.map(([answer]) => ({ ids: answer!.ids.split(",").map(toJobId), now: new Date(Number(answer!.now)) })),
+    Effect.map(([row]) => {
+      const { answer } = row!
+      const space = answer.indexOf(" ")
+      return {
+        ids: answer.slice(space + 1).split(",").map(toJobId),
+        now: new Date(Number(answer.slice(0, space)))
+      }
+    }),
     Effect.catchTag("SqlError", failure)
   )
 
@@ -374,7 +378,10 @@ export const toStatement = (
     }
     return jobJson(item, Either.getOrThrowWith(args, identity), insertOptions.toJson(options, null))
   })
-  return { text: statement(engine, "null"), values: [`[${jobs.join(",")}]`] }
+  return {
+    text: `select e.ids, e.now from "${engine}".enqueue($1::jsonb) as e`,
+    values: [toArray(jobs)]
+  }
 }
 
 const refused = ({ definition: { kind } }: Item<unknown>, index: number | undefined, field: string, reason: string) =>
