@@ -758,6 +758,42 @@ as $$
   )
 $$;
 
+-- The two functions below keep scans that a claim seldom needs out of its statement, where their sixteen partitions
+-- would be set up each time. They are stable, so that they read the snapshot of the statement that calls them.
+
+-- The first rows of a lane, by position, that ended transactions own at positions its cursor has passed.
+create function awa.late_entries(p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer)
+returns setof awa.ready_entries
+language plpgsql stable
+as $$
+begin
+  return query
+  select r.*
+  from unnest(p_xids, p_afters) f(xid, after)
+  cross join lateral (
+    select r.*
+    from awa.ready_entries r
+    where r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+    order by r.pos limit p_limit
+  ) r
+  order by r.pos limit p_limit;
+end
+$$;
+
+create function awa.body_at(p_slot smallint, p_lane_id bigint, p_pos bigint) returns text
+language plpgsql stable
+as $$
+begin
+  return (
+    select awa.claimed_body(
+      r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
+    )
+    from awa.ready_entries r
+    where r.slot = p_slot and r.lane_id = p_lane_id and r.pos = p_pos
+  );
+end
+$$;
+
 -- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order.
 -- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
 -- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
@@ -837,16 +873,12 @@ begin
   ),
   -- Their rows, at positions the cursor has passed.
   late as materialized (
-    select * from (
-      select r.*, row_number() over (partition by r.lane_id order by r.pos) as nth
-      from finished f cross join lateral (
-        select r.*
-        from awa.ready_entries r
-        where r.lane_id = f.lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= f.cursor_pos
-        order by r.pos limit p_limit
-      ) r
-    ) r
-    where r.nth <= p_limit
+    select r.*
+    from (
+      select f.lane_id, f.cursor_pos, array_agg(f.xid) as xids, array_agg(f.after) as afters
+      from finished f group by f.lane_id, f.cursor_pos
+    ) f
+    cross join lateral awa.late_entries(f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
   ),
   late_found as materialized (
     select l.lane_id, count(l.pos) as n from late l group by l.lane_id
@@ -925,12 +957,9 @@ begin
   ),
   -- After our id was taken: the longer it takes from the snapshot to the id, the more ids are pending.
   large as materialized (
-    select t.lane_id, t.pos, awa.claimed_body(
-      r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
-    ) as body
+    select t.lane_id, t.pos, awa.body_at(t.slot, t.lane_id, t.pos) as body
     from own
     cross join taken t
-    join awa.ready_entries r on r.slot = t.slot and r.lane_id = t.lane_id and r.pos = t.pos
     where t.body is null
   ),
   -- One batch per lane and slot of the rows. Late members come first.
