@@ -22,3 +22,23 @@ language sql volatile parallel safe
 as $$
   select make_interval(secs => least(power(2, least(p_attempt, 30)) * (1 + 0.25 * random()), 86400))
 $$;
+
+-- What an operator or a worker's code has said of a queue. A queue needs no row: absent means all defaults.
+create table awa.queues (
+  name text primary key check (char_length(name) between 1 and 200),
+  -- Paused when set: nothing of the queue is claimed or promoted.
+  paused_at timestamptz,
+  paused_by text,
+  -- Over how many lanes a priority of the queue is spread.
+  shards smallint not null default 1 check (shards between 1 and 64),
+  -- How long ended jobs are kept; null for the default of the workers.
+  completed_retention interval,
+  failed_retention interval,
+  cancelled_retention interval,
+  -- Whether jobs that fail for good become dead letters; null for the default of the workers.
+  dlq boolean,
+  dlq_retention interval,
+  -- What overrides the workers' own settings while they run.
+  overrides jsonb not null default '{}' check (jsonb_typeof(overrides) = 'object'),
+  updated_at timestamptz not null default clock_timestamp()
+);

@@ -106,6 +106,15 @@ create table awa.closures (
   members smallint[] not null
 ) partition by list (slot);
 
+-- Waiting rows that will not be claimed: what they were is decided, and written, elsewhere. Written only under the lane's
+-- lock, for a row that its cursor has not consumed; counts like a member of a closure when a slot is freed.
+create table awa.tombstones (
+  lane_id bigint not null,
+  pos bigint not null,
+  written_at timestamptz not null,
+  slot smallint not null
+) partition by list (slot);
+
 -- Attempts that need mutable state: a sign of life, progress, a callback. Its own ring, because rows here are updated.
 create table awa.leases (
   batch_id bigint not null,
@@ -141,6 +150,9 @@ begin
 
     execute format('create table awa.closures_%s partition of awa.closures for values in (%s)', i, i);
     execute format('create index on awa.closures_%s (batch_id)', i);
+
+    execute format('create table awa.tombstones_%s partition of awa.tombstones for values in (%s)', i, i);
+    execute format('create unique index on awa.tombstones_%s (lane_id, pos)', i);
   end loop;
 
   -- Log tables are reclaimed by truncation: vacuum has nothing to do there.
@@ -149,6 +161,7 @@ begin
     execute format(
       'alter table awa.claim_batches_%s set (autovacuum_enabled = false, toast_tuple_target = 8160)', i);
     execute format('alter table awa.closures_%s set (autovacuum_enabled = false)', i);
+    execute format('alter table awa.tombstones_%s set (autovacuum_enabled = false)', i);
   end loop;
 
   for i in 0..7 loop

@@ -256,8 +256,8 @@ rule(server, "late jobs are those the cursor has passed", {
   mutants: {
     "all jobs of the transaction": {
       breaks: [{
-        within: "awa.claim",
-        find: "and r.pos > f.after and r.pos <= f.cursor_pos",
+        within: "awa.late_entries",
+        find: "and r.pos > f.after and r.pos <= p_cursor_pos",
         replace: "and r.pos > f.after"
       }],
       shows: ["job doubled"]

@@ -35,6 +35,26 @@ language sql volatile parallel safe
 as $$
   select make_interval(secs => least(power(2, least(p_attempt, 30)) * (1 + 0.25 * random()), 86400))
 $$;
+
+-- What an operator or a worker's code has said of a queue. A queue needs no row: absent means all defaults.
+create table awa.queues (
+  name text primary key check (char_length(name) between 1 and 200),
+  -- Paused when set: nothing of the queue is claimed or promoted.
+  paused_at timestamptz,
+  paused_by text,
+  -- Over how many lanes a priority of the queue is spread.
+  shards smallint not null default 1 check (shards between 1 and 64),
+  -- How long ended jobs are kept; null for the default of the workers.
+  completed_retention interval,
+  failed_retention interval,
+  cancelled_retention interval,
+  -- Whether jobs that fail for good become dead letters; null for the default of the workers.
+  dlq boolean,
+  dlq_retention interval,
+  -- What overrides the workers' own settings while they run.
+  overrides jsonb not null default '{}' check (jsonb_typeof(overrides) = 'object'),
+  updated_at timestamptz not null default clock_timestamp()
+);
 `
   },
   {
@@ -149,6 +169,15 @@ create table awa.closures (
   members smallint[] not null
 ) partition by list (slot);
 
+-- Waiting rows that will not be claimed: what they were is decided, and written, elsewhere. Written only under the lane's
+-- lock, for a row that its cursor has not consumed; counts like a member of a closure when a slot is freed.
+create table awa.tombstones (
+  lane_id bigint not null,
+  pos bigint not null,
+  written_at timestamptz not null,
+  slot smallint not null
+) partition by list (slot);
+
 -- Attempts that need mutable state: a sign of life, progress, a callback. Its own ring, because rows here are updated.
 create table awa.leases (
   batch_id bigint not null,
@@ -184,6 +213,9 @@ begin
 
     execute format('create table awa.closures_%s partition of awa.closures for values in (%s)', i, i);
     execute format('create index on awa.closures_%s (batch_id)', i);
+
+    execute format('create table awa.tombstones_%s partition of awa.tombstones for values in (%s)', i, i);
+    execute format('create unique index on awa.tombstones_%s (lane_id, pos)', i);
   end loop;
 
   -- Log tables are reclaimed by truncation: vacuum has nothing to do there.
@@ -192,6 +224,7 @@ begin
     execute format(
       'alter table awa.claim_batches_%s set (autovacuum_enabled = false, toast_tuple_target = 8160)', i);
     execute format('alter table awa.closures_%s set (autovacuum_enabled = false)', i);
+    execute format('alter table awa.tombstones_%s set (autovacuum_enabled = false)', i);
   end loop;
 
   for i in 0..7 loop
