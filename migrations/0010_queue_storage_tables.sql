@@ -21,22 +21,56 @@ create table awa.epochs (
 insert into awa.epochs (epoch, system_identifier, floor_pos)
 select 1, system_identifier, 0 from pg_control_system();
 
--- Which slot of each ring is open. `ready` is shared by the three tables of the log, `lease` belongs to the leases.
+-- How the storage is laid out, chosen when it is installed.
+create table awa.storage_config (
+  name text primary key,
+  value integer not null
+);
+
+insert into awa.storage_config (name, value) values ('queue_slots', /*queueSlotCount*/16), ('lease_slots', /*leaseSlotCount*/8);
+
+create function awa.storage_setting(p_name text) returns integer
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select c.value from awa.storage_config c where c.name = p_name
+$$;
+
+revoke execute on function awa.storage_setting(text) from public;
+
+-- The life of the slots: one row from a slot's opening until it is freed. `ready` is the ring that the tables of the log
+-- share, `park` holds what waited longer than a lap of it, `lease` belongs to the leases. A slot of the log is
+--   open: new rows go there;
+--   sealed: no more rows, but for strays;
+--   counted: nobody writes to it any more, so counted_rows is what there is to close;
+--   drained: no row of it waits and no lane's newest cursor is in it: claims do not look at it.
 create table awa.slots (
-  ring text not null check (ring in ('ready', 'lease')),
+  ring text not null check (ring in ('ready', 'park', 'lease')),
   generation bigint not null,
   slot smallint not null,
   opened_at timestamptz not null default clock_timestamp(),
   sealed_at timestamptz,
+  counted_rows bigint,
+  drained_at timestamptz,
   primary key (ring, generation)
 );
 
 create unique index slots_open on awa.slots (ring) where sealed_at is null;
+create unique index slots_used on awa.slots ((ring = 'lease'), slot);
 
-insert into awa.slots (ring, generation, slot) values ('ready', 1, 0), ('lease', 1, 0);
+insert into awa.slots (ring, generation, slot)
+select 'ready', 1, 0
+union all
+select 'lease', 1, 0;
 
--- The open slot of the log, again, as a producer reads it: the value of a sequence costs no query. Only a hint, which
--- may lag behind the ledger or run ahead of it: a row in any slot is found, and counted before the slot is freed.
+-- A producer that read the open slot just before it was sealed, and wrote just after, says so here, in the transaction of
+-- its rows: the slot is to be looked at and counted again.
+create table awa.slot_strays (
+  slot smallint not null,
+  written_at timestamptz not null default clock_timestamp()
+);
+
+-- The open slot of the log, again, as a producer reads it: the value of a sequence costs no query. Set after the ledger's
+-- transaction has committed, so that whoever sees a row of a slot sees the slot in the ledger.
 create sequence awa.ready_slot minvalue 0 start 0;
 select setval('awa.ready_slot', 0);
 
@@ -93,8 +127,9 @@ create table awa.claim_batches (
   pending_after bigint[]
 ) partition by list (slot);
 
--- Which act ended an attempt. All but `rescue` are written by the attempt's owner only.
-create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue');
+-- Which act ended an attempt. All but `rescue` and `evict` are written by the attempt's owner only; `evict` does not end
+-- it, from then on its lease decides.
+create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue', 'evict');
 
 -- One row per (flush, batch, act): the members closed by it.
 create table awa.closures (
@@ -127,12 +162,19 @@ create table awa.leases (
   slot smallint not null,
   member smallint not null,
   lease_slot smallint not null,
-  progress jsonb
+  claimed_at timestamptz not null,
+  progress jsonb,
+  -- The job as it waited, when the slot of the claim has let go of the attempt; null while the log has it.
+  entry jsonb
 ) partition by list (lease_slot);
 
 do $$
+declare
+  v_queue_slots constant integer := (select value from awa.storage_config where name = 'queue_slots');
+  v_lease_slots constant integer := (select value from awa.storage_config where name = 'lease_slots');
 begin
-  for i in 0..15 loop
+  -- The ring, and two slots to park what waits long.
+  for i in 0..v_queue_slots + 1 loop
     execute format('create table awa.ready_entries_%s partition of awa.ready_entries for values in (%s)', i, i);
     -- The second index finds the rows of one transaction that became visible late.
     execute format('create unique index on awa.ready_entries_%s (lane_id, pos)', i);
@@ -156,7 +198,7 @@ begin
   end loop;
 
   -- Log tables are reclaimed by truncation: vacuum has nothing to do there.
-  for i in 0..15 loop
+  for i in 0..v_queue_slots + 1 loop
     execute format('alter table awa.ready_entries_%s set (autovacuum_enabled = false)', i);
     execute format(
       'alter table awa.claim_batches_%s set (autovacuum_enabled = false, toast_tuple_target = 8160)', i);
@@ -164,7 +206,7 @@ begin
     execute format('alter table awa.tombstones_%s set (autovacuum_enabled = false)', i);
   end loop;
 
-  for i in 0..7 loop
+  for i in 0..v_lease_slots - 1 loop
     execute format(
       'create table awa.leases_%s partition of awa.leases for values in (%s) with (fillfactor = 70)', i, i);
     execute format('create unique index on awa.leases_%s (batch_id, member)', i);
@@ -225,10 +267,35 @@ as $$
     & 9223372036854775807
 $$;
 
+-- Where claims look, ascending. What changes this list commits before any row that it is about.
+create function awa.active_slots() returns smallint[]
+language sql stable
+as $$
+  select array(
+    select s.slot from awa.slots s where s.ring <> 'lease' and s.drained_at is null
+    union
+    select s.slot from awa.slot_strays s
+    order by 1
+  )
+$$;
+
 create function awa.ready_slot() returns smallint
 language sql volatile
 as $$
   select coalesce(pg_sequence_last_value('awa.ready_slot'), 0)::smallint
+$$;
+
+-- What every writer of the log does after it has written its rows to p_slot. Whoever counts a slot has moved the register
+-- before, and waits for the writers that already hold a lock on the slot: so a writer that finds the register unmoved was
+-- counted, any other leaves a note.
+create function awa.settle(p_slot smallint) returns void
+language plpgsql
+as $$
+begin
+  if awa.ready_slot() <> p_slot then
+    insert into awa.slot_strays (slot) values (p_slot);
+  end if;
+end
 $$;
 
 -- Advisory locks are pairs (class, key). The class tells schema and purpose, so that they meet neither the locks of

@@ -172,6 +172,7 @@ begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
   end if;
+  perform awa.settle(v_slot);
   -- Once a queue, after the rows are written.
   for i in 1..coalesce(cardinality(v_queues), 0) loop
     perform awa.wake(v_queues[i]);
@@ -266,6 +267,7 @@ create function awa.enqueue_one(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_slot constant smallint := awa.ready_slot();
   -- The transaction's id before the position.
   v_pos constant bigint := case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end;
   v_answer text;
@@ -276,18 +278,20 @@ begin
     slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
-    awa.ready_slot(), p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
+    v_slot, p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
     coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
   )
   -- Few and short expressions: each is set up anew in every transaction.
   returning
     awa.enqueue_answer(run_at, pos::text),
     char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
-      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority),
+      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority)
+      and awa.ready_slot() = v_slot,
     awa.sleeps(awa.lock_key(p_queue))
   into v_answer, v_known, v_sleeps;
   if not v_known then
     perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+    perform awa.settle(v_slot);
   end if;
   if v_sleeps then
     perform awa.notify(p_queue);
@@ -311,6 +315,7 @@ create function awa.enqueue_alike(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_slot constant smallint := awa.ready_slot();
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
   v_ids text;
@@ -323,14 +328,13 @@ begin
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select s.slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
-    from
-      (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p,
-      (select awa.ready_slot() as slot offset 0) s
+    select v_slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
+    from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
     returning pos
   )
   select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
   perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+  perform awa.settle(v_slot);
   if awa.sleeps(awa.lock_key(p_queue)) then
     perform awa.notify(p_queue);
   end if;

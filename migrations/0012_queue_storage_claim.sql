@@ -63,8 +63,9 @@ $$;
 -- would be set up each time. They are stable, so that they read the snapshot of the statement that calls them.
 
 -- The first rows of a lane, by position, that ended transactions own at positions its cursor has passed.
-create function awa.late_entries(p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer)
-returns setof awa.ready_entries
+create function awa.late_entries(
+  p_slots smallint[], p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer
+) returns setof awa.ready_entries
 language plpgsql stable
 as $$
 begin
@@ -74,7 +75,8 @@ begin
   cross join lateral (
     select r.*
     from awa.ready_entries r
-    where r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+    where r.slot = any (p_slots)
+      and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
     order by r.pos limit p_limit
   ) r
   order by r.pos limit p_limit;
@@ -120,6 +122,9 @@ set enable_seqscan = off
 set jit = off
 as $$
 declare
+  -- What the last claim of this session found.
+  v_slots smallint[] := nullif(current_setting('awa.slots', true), '');
+  v_current boolean := false;
   v_lanes bigint[];
   v_lock_keys integer[];
   v_last_pos bigint;
@@ -150,9 +155,16 @@ begin
     perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
   end loop;
 
-  -- One statement, one snapshot.
+  while not v_current loop
+    v_slots := awa.active_slots();
+  -- One statement, one snapshot. The slots are known before it, so that only theirs are set up, and the snapshot must
+  -- agree: a row in a slot that is not listed would be passed over. PostgreSQL prunes by single values and by a range,
+  -- not by an array; a slot too many does no harm.
   with snapshot as materialized (
-    select pg_current_snapshot() as s, (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos
+    select
+      pg_current_snapshot() as s,
+      (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos,
+      awa.active_slots() is not distinct from v_slots as is_current
   ),
   lane as materialized (
     select
@@ -162,7 +174,8 @@ begin
     left join lateral (
       select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
-      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
   ),
@@ -179,7 +192,7 @@ begin
       select f.lane_id, f.cursor_pos, array_agg(f.xid) as xids, array_agg(f.after) as afters
       from finished f group by f.lane_id, f.cursor_pos
     ) f
-    cross join lateral awa.late_entries(f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
+    cross join lateral awa.late_entries(v_slots, f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
   ),
   late_found as materialized (
     select l.lane_id, count(l.pos) as n from late l group by l.lane_id
@@ -204,7 +217,8 @@ begin
       cross join lateral (
         select r.*
         from awa.ready_entries r
-        where r.lane_id = l.lane_id and r.pos > l.cursor_pos
+        where (r.slot in (v_slots[1], v_slots[2], v_slots[3])
+          or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
         order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
       ) r
     ) w
@@ -242,8 +256,8 @@ begin
   own as materialized (
     -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
     select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at
-    from (select (select count(*) from taken) + (select count(*) from learned) as n) t
-    where t.n > 0
+    from (select (select count(*) from taken) + (select count(*) from learned) as n) t, snapshot
+    where t.n > 0 and snapshot.is_current
   ),
   pending as materialized (
     select awa.pending_xids(snapshot.s, own.xid) as xids, snapshot.floor_pos from snapshot, own
@@ -333,8 +347,13 @@ begin
     (select max(l.cursor_pos) from lane l),
     (select max(l.batch_id) from lane l),
     (select min(b.batch_id) from batch b),
-    (select s.last_value from awa.pos_seq s)
-  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos;
+    (select s.last_value from awa.pos_seq s),
+    (select s.is_current from snapshot s)
+  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current;
+    exit when v_current;
+    v_slots := awa.active_slots();
+    perform set_config('awa.slots', v_slots::text, false);
+  end loop;
 
   -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
   -- newest would leave the old cursor in force.
@@ -361,6 +380,8 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+  v_slots constant smallint[] := awa.active_slots();
 begin
   return query
   select q.queue
@@ -371,17 +392,20 @@ begin
     left join lateral (
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
-      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
     where exists (
-      select from awa.ready_entries r where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
+      select from awa.ready_entries r
+      where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
     ) or c.cursor_pos > (select s.last_value from awa.pos_seq s) or exists ( -- let the claim say what is wrong
       select
       from unnest(c.pending_xids, c.pending_after) p(xid, after)
       where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
         select from awa.ready_entries r
-        where r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        where r.slot = any (v_slots)
+          and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
       )
     )
   );

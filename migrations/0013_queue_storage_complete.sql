@@ -27,7 +27,7 @@ language plpgsql
 as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
-  v_slot smallint;
+  v_slot constant smallint := awa.ready_slot();
   v_queue text;
 begin
   insert into awa.finished_jobs (
@@ -50,7 +50,6 @@ begin
   from unnest(p_jobs) j
   where j.state in ('scheduled', 'retryable') and j.run_at > p_now;
 
-  select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
   with due as materialized (
     select j.*, awa.lane_id(j.queue, j.priority, j.shard) as lane_id
     from unnest(p_jobs) j
@@ -67,6 +66,7 @@ begin
     v_slot, d.lane_id, nextval('awa.pos_seq'), v_xid, d.job_id, d.attempt, d.run_lease, d.max_attempts, d.run_at,
     d.created_at, d.kind, d.args, d.envelope
   from (select * from due order by run_at, job_id) d, lane;
+  perform awa.settle(v_slot);
 
   for v_queue in
     select distinct j.queue from unnest(p_jobs) j
@@ -102,7 +102,7 @@ as $$
     )
 $$;
 
--- Where a job goes when its attempt ends by an act other than `complete`.
+-- Where a job goes when its attempt ends. A success is written down only when the log does not keep it.
 create function awa.successor_of(
   p_entry awa.ready_entries,
   p_lane awa.lanes,
@@ -124,15 +124,19 @@ declare
   v_envelope jsonb := p_entry.envelope;
   v_job awa.successor;
 begin
+  if p_act = 'complete' then
+    v_envelope := nullif(v_envelope - 'progress', '{}');
+  end if;
   if v_error is not null then
     v_envelope := coalesce(v_envelope, '{}') || jsonb_build_object(
       'errors', awa.append_error(v_envelope -> 'errors', v_error, v_attempt, v_failed, p_now));
   end if;
-  if v_progress is not null then
+  if v_progress is not null and p_act <> 'complete' then
     v_envelope := coalesce(v_envelope, '{}') || jsonb_build_object('progress', v_progress);
   end if;
   v_job.job_id := p_entry.job_id;
   v_job.state := case
+    when p_act = 'complete' then 'completed'
     when v_failed then 'failed'
     when p_act = 'cancel' then 'cancelled'
     when p_act in ('retry', 'rescue') then 'retryable'
@@ -161,6 +165,46 @@ begin
 end
 $$;
 
+-- Ends attempts that the log has let go of, whose leases decide: each token that names one takes it along. p_asked: as
+-- p_ended of close_attempts, completions included. Answers those it ended, as batch/nonce/member, and what became of
+-- their jobs.
+create function awa.close_evicted(
+  p_owners uuid[],
+  p_asked jsonb,
+  p_now timestamptz,
+  out ended text[],
+  out successors awa.successor[]
+)
+language sql
+as $$
+  with asked as materialized (
+    select distinct on (e.batch, e.nonce, e.member) e.*
+    from rows from (
+      jsonb_to_recordset(p_asked) as (
+        batch bigint, nonce bigint, member smallint, act awa.closing, delay_ms bigint, error text, progress jsonb
+      )
+    ) with ordinality as e(batch, nonce, member, act, delay_ms, error, progress, ordinal)
+    order by e.batch, e.nonce, e.member, e.ordinal
+  ),
+  ended as (
+    delete from awa.leases x
+    using asked a
+    where x.batch_id = a.batch and x.member = a.member and x.nonce = a.nonce
+      and x.owner = any (p_owners) and x.entry is not null
+    returning a.*, x.claimed_at, x.entry, x.progress as last_progress
+  )
+  select
+    array_agg(concat(e.batch, '/', e.nonce, '/', e.member)),
+    array_agg(
+      awa.successor_of(
+        r, l, e.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, e.last_progress), p_now
+      ) order by e.ordinal
+    )
+  from ended e
+  cross join lateral jsonb_populate_record(null::awa.ready_entries, e.entry) r
+  cross join lateral (select * from awa.lanes l where l.lane_id = r.lane_id limit 1) l
+$$;
+
 -- Closes attempts of p_owners, whose locks the caller holds. A token that does not match a batch of theirs, nonce
 -- included, writes nothing: its closure would count as somebody else's in the slot's next life.
 --
@@ -187,7 +231,29 @@ declare
   v_accepted bigint[];
   v_batches bigint[];
   v_successors awa.successor[];
+  v_evicted text[];
 begin
+  if exists (select from awa.leases x where x.owner = any (p_owners) and x.entry is not null) then
+    select c.ended, c.successors
+    into v_evicted, close_attempts.successors
+    from awa.close_evicted(
+      p_owners,
+      p_ended || coalesce(
+        (
+          select jsonb_agg(
+            jsonb_build_object('batch', c.batch, 'nonce', c.nonce, 'member', m.member, 'act', 'complete'))
+          from jsonb_to_recordset(p_completed) c(batch bigint, nonce bigint, members smallint[])
+          cross join unnest(c.members) m(member)
+        ),
+        '[]'
+      ),
+      p_now
+    ) c;
+    if close_attempts.successors is not null then
+      perform awa.place(close_attempts.successors, p_now);
+    end if;
+  end if;
+
   -- Slot by slot: with the slot as a parameter only its partitions are set up.
   for v_slot in
     select c.slot from jsonb_to_recordset(p_completed) c(slot smallint)
@@ -211,6 +277,7 @@ begin
         ) with ordinality as e(slot, batch, nonce, member, act, ordinal)
         where e.slot = v_slot
       ) a
+      where v_evicted is null or concat(a.batch, '/', a.nonce, '/', a.member) <> all (v_evicted)
       order by a.batch, a.nonce, a.member, a.ordinal
     ),
     claimed as materialized (
@@ -230,7 +297,7 @@ begin
         case
           when c.n is null or a.member not between 1 and c.n then 'refused'
           when k.act is null then 'accepted'
-          when k.act = a.act and k.act <> 'rescue' then 'repeated'
+          when k.act = a.act and k.act not in ('rescue', 'evict') then 'repeated'
           else 'refused'
         end as verdict
       from asked a
@@ -276,7 +343,7 @@ begin
 
     if exists (select from awa.leases x where x.owner = any (p_owners)) then
       delete from awa.leases x
-      where x.batch_id = any (v_batches)
+      where x.batch_id = any (v_batches) and x.entry is null
         and exists (
           select from awa.closures k
           where k.slot = v_slot and k.batch_id = x.batch_id and x.member = any (k.members)

@@ -30,8 +30,11 @@ begin
   with beat as materialized (
     select * from jsonb_to_recordset(p_beats) e(slot smallint, batch bigint, nonce bigint, member smallint, progress jsonb)
   ),
+  open_slot as materialized (
+    select s.slot from awa.slots s where s.ring = 'lease' and s.sealed_at is null
+  ),
   held as materialized (
-    select e.*, b.deadline_at, b.lane_id, awa.member_pos(b, e.member) as pos
+    select e.*, b.deadline_at, b.claimed_at, b.lane_id, awa.member_pos(b, e.member) as pos
     from beat e
     join awa.claim_batches b on b.slot = e.slot and b.batch_id = e.batch and b.nonce = e.nonce
     where b.owner = p_owner
@@ -40,29 +43,39 @@ begin
         select from awa.closures k where k.slot = e.slot and k.batch_id = e.batch and e.member = any (k.members)
       )
   ),
+  -- A sign of life takes the lease along into the open slot of its ring.
   renewed as (
     update awa.leases x
-    set heartbeat_at = v_now, progress = coalesce(h.progress, x.progress)
-    from held h
-    where x.batch_id = h.batch and x.member = h.member
-    returning x.batch_id, x.member
+    set heartbeat_at = v_now, progress = coalesce(e.progress, x.progress), lease_slot = o.slot
+    from beat e, open_slot o
+    where x.batch_id = e.batch and x.member = e.member and x.nonce = e.nonce and x.owner = p_owner
+      and (
+        x.entry is not null
+        or exists (select from held h where h.batch = e.batch and h.nonce = e.nonce and h.member = e.member)
+      )
+    returning x.batch_id, x.nonce, x.member
   ),
   begun as (
     insert into awa.leases (
-      lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, progress
+      lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, claimed_at, progress
     )
     select
-      s.slot, h.slot, h.batch, h.nonce, h.member, r.job_id, r.run_lease + 1, p_owner, v_now, h.deadline_at, h.progress
+      s.slot, h.slot, h.batch, h.nonce, h.member, r.job_id, r.run_lease + 1, p_owner, v_now, h.deadline_at,
+      h.claimed_at, h.progress
     from held h
     join awa.ready_entries r on r.slot = h.slot and r.lane_id = h.lane_id and r.pos = h.pos
-    cross join (select o.slot from awa.slots o where o.ring = 'lease' and o.sealed_at is null) s
-    where not exists (select from renewed n where n.batch_id = h.batch and n.member = h.member)
+    cross join open_slot s
+    where not exists (
+      select from renewed n where n.batch_id = h.batch and n.nonce = h.nonce and n.member = h.member
+    )
   )
   select jsonb_agg(jsonb_build_array(e.slot, e.batch::text, e.nonce::text, e.member))
   into v_lost
   from beat e
   where not exists (
     select from held h where h.slot = e.slot and h.batch = e.batch and h.nonce = e.nonce and h.member = e.member
+  ) and not exists (
+    select from renewed n where n.batch_id = e.batch and n.nonce = e.nonce and n.member = e.member
   );
   return v_lost;
 end
@@ -106,6 +119,14 @@ as $$
         join awa.ready_entries r on r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, o.member),
           cut
         where o.claimed_at <= cut.at
+      ),
+      '[]'
+    ) || coalesce(
+      (
+        select jsonb_agg(jsonb_build_array(
+          x.slot, x.batch_id::text, x.nonce::text, x.member, x.job_id::text, x.run_lease::text))
+        from awa.leases x, cut
+        where x.owner = p_owner and x.entry is not null and x.claimed_at <= cut.at
       ),
       '[]'
     )

@@ -42,7 +42,8 @@ left join lateral (
   where k.slot = r.slot and k.batch_id = m.batch_id and m.member = any (k.members)
   limit 1
 ) k on true
-where k.act is null or k.act = 'complete';
+where (k.act is null or k.act = 'complete')
+  and not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos);
 
 create view awa/*control*/.jobs as
 select
@@ -55,6 +56,19 @@ select
 from awa.log_jobs j
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
 left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
+union all
+-- Attempts that the log has let go of.
+select
+  x.job_id, r.kind, l.queue, r.args, 'running', l.priority, r.attempt + 1, r.max_attempts, x.run_lease, r.run_at,
+  x.claimed_at, x.heartbeat_at, x.deadline_at, null, r.created_at,
+  coalesce(r.envelope -> 'errors', '[]'),
+  coalesce(r.envelope -> 'metadata', '{}'),
+  coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
+  coalesce(x.progress, r.envelope -> 'progress')
+from awa.leases x
+cross join lateral jsonb_populate_record(null::awa.ready_entries, x.entry) r
+cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
+where x.entry is not null
 union all
 select
   d.job_id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt, d.max_attempts, d.run_lease, d.run_at,

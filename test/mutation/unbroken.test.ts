@@ -9,9 +9,12 @@ const server = quietServer()
 const seconds = Number(process.env["AWA_MUTATION_SECONDS"] ?? 5)
 const seed = Number(process.env["AWA_MUTATION_SEED"] ?? 1)
 
-it("the shipped SQL loses nothing, doubles nothing and keeps the order", async () => {
+it.each([
+  ["the shipped SQL loses nothing, doubles nothing and keeps the order", false],
+  ["it does so while the slots of the log are rotated, emptied and freed", true]
+])("%s", async (_title, turning) => {
   const { done, wrong } = await server.withDatabase((url) =>
-    withWorld(url, (world) => run(world, { seconds, seed: seed * 1000 }))
+    withWorld(url, (world) => run(world, { seconds, seed: seed * 1000, turning }))
   )
   console.log(JSON.stringify({ seconds, seed, done, wrong }))
   expect(wrong).toEqual(Object.fromEntries(Object.keys(wrong).map((what) => [what, 0])))

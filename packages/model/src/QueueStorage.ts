@@ -14,6 +14,7 @@ import * as Database from "./Database.js"
 import { ForeignDatabase, StorageInconsistent } from "./Errors.js"
 import * as codec from "./internal/storage/queueCodec.js"
 import * as statements from "./internal/storage/queueStatements.js"
+import * as Reclaim from "./internal/storage/reclaim.js"
 import type { ClaimRequest, Rescued, Service, StorageError } from "./StorageEngine.js"
 import { StorageEngine } from "./StorageEngine.js"
 import { type Schemas, StorageSchemas } from "./StorageSchemas.js"
@@ -171,6 +172,42 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       })
     )
 
+  const counting = (operation: string, statement: string) => {
+    const rows = run<{ count: number }>(operation, statement)
+    return (...params: ReadonlyArray<unknown>) =>
+      Effect.flatMap(now, (at) => rows(...params, at)).pipe(Effect.map(([row]) => row?.count ?? 0))
+  }
+  const rotating = (operation: string, statement: string) => {
+    const rows = run<{ rotated: boolean }>(operation, statement)
+    return (intervalMillis: number) =>
+      Effect.flatMap(now, (at) => rows(intervalMillis, at)).pipe(Effect.map(([row]) => row?.rotated === true))
+  }
+  const countRows = run<{ counted: boolean }>("count a slot", text.countSlot)
+  const drainRows = run<{ lanes: number; drained: boolean }>("drain a slot", text.drainSlot)
+  const freeRows = run<{ answer: "freed" | "undrained" | "open" | "kept" | "history" | "busy" }>(
+    "free a slot",
+    text.freeSlot
+  )
+  const slotRows = run<{ slot: number }>("list sealed slots", text.sealedSlots)
+  const steps: Reclaim.Steps = {
+    rotate: rotating("rotate", text.rotate),
+    publishSlot: run("publish the open slot", text.publishSlot)(),
+    rotateLeases: rotating("rotate leases", text.rotateLeases),
+    sealedSlots: Effect.map(Effect.suspend(() => slotRows()), (rows) => rows.map(({ slot }) => slot)),
+    countSlot: (slot) => Effect.map(countRows(slot), ([row]) => row?.counted === true),
+    evict: counting("evict", text.evict),
+    drainSlot: (...params) =>
+      Effect.flatMap(now, (at) => drainRows(...params, at)).pipe(
+        Effect.map(([row]) => row ?? { lanes: 0, drained: false })
+      ),
+    keepHistory: counting("keep history", text.keepHistory),
+    freeSlot: (...params) =>
+      Effect.flatMap(now, (at) => freeRows(...params, at)).pipe(Effect.map(([row]) => row?.answer ?? "undrained"))
+  }
+  const expire = counting("expire", text.expire)
+  const [config] = yield* run<{ queue_slots: number }>("read the layout of the storage", text.config)()
+  const slots = config?.queue_slots ?? 16
+
   return {
     name: "queue_storage",
     claim,
@@ -203,7 +240,10 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
     promote: (limit) =>
       Effect.flatMap(now, (at) => promoteRows(limit, at)).pipe(Effect.map(([row]) => row?.promoted ?? 0)),
     rescueStale: ({ limit, staleness }) => rescue("stale_heartbeat", staleness, limit),
-    rescueExpired: ({ limit }) => rescue("deadline_exceeded", Duration.zero, limit)
+    rescueExpired: ({ limit }) => rescue("deadline_exceeded", Duration.zero, limit),
+    reclaim: (options) => Reclaim.reclaim(steps, { ...options, slots }),
+    expire: ({ limit, retention: { cancelled, completed, failed } }) =>
+      expire(...[completed, failed, cancelled].map((kept) => Math.ceil(Duration.toMillis(kept))), limit)
   }
 })
 

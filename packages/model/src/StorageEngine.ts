@@ -134,6 +134,35 @@ export interface Rescued {
 }
 
 /**
+ * How long ended jobs are kept, unless their queue says otherwise.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Retention {
+  readonly completed: Duration.Duration
+  readonly failed: Duration.Duration
+  readonly cancelled: Duration.Duration
+}
+
+/**
+ * What one pass of `reclaim` did.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Reclaimed {
+  /** Whether new jobs go to another part of the storage now. */
+  readonly rotated: boolean
+  /** Attempts that outlived the part of the storage they were claimed from, and were moved out of it. */
+  readonly evicted: number
+  /** Successes that were copied because their queue keeps them for longer. */
+  readonly kept: number
+  /** Parts of the storage whose space was given back. */
+  readonly freed: number
+}
+
+/**
  * A storage engine. All methods run on connections the engine's layer was given, never inside a caller's transaction.
  * Claims and completions are not interruptible once sent.
  *
@@ -170,6 +199,21 @@ export interface Service {
   }) => Effect.Effect<ReadonlyArray<Rescued>, StorageError>
   /** Takes back up to `limit` attempts that are past their deadline. */
   readonly rescueExpired: (options: { readonly limit: number }) => Effect.Effect<ReadonlyArray<Rescued>, StorageError>
+  /**
+   * One pass over what the storage can give back: space of jobs that ended at least `retention.completed` ago. Each step
+   * is a short transaction of its own; what cannot be done now is left to the next pass. New jobs go to another part of
+   * the storage every `rotateInterval`, or less often if `retention` asks for it.
+   */
+  readonly reclaim: (options: {
+    readonly rotateInterval: Duration.Duration
+    readonly leaseRotateInterval: Duration.Duration
+    readonly retention: Retention
+  }) => Effect.Effect<Reclaimed, StorageError>
+  /** Forgets up to `limit` ended jobs that are not kept any longer; answers how many. */
+  readonly expire: (options: {
+    readonly retention: Retention
+    readonly limit: number
+  }) => Effect.Effect<number, StorageError>
 }
 
 /**

@@ -9,6 +9,8 @@ import type { World } from "./world.js"
 export interface Options {
   readonly seconds: number
   readonly seed: number
+  /** Lets the ring of slots turn as fast as it can. */
+  readonly turning?: boolean
 }
 
 /** How much of everything has happened, and how often what must not. */
@@ -18,7 +20,7 @@ export interface Result {
 }
 
 /** Producers, claimers, maintenance and a reader, all at once and at random, on one queue with four priorities. */
-export const run = async (world: World, { seconds, seed }: Options): Promise<Result> => {
+export const run = async (world: World, { seconds, seed, turning = false }: Options): Promise<Result> => {
   const deadline = performance.now() + seconds * 1000
   let producing = true
   const stage: Stage = {
@@ -27,6 +29,7 @@ export const run = async (world: World, { seconds, seed }: Options): Promise<Res
     claims: new Ticks(),
     goesOn: () => performance.now() < deadline,
     producing: () => producing,
+    turning,
     done: {
       transactions: 0,
       rolledBack: 0,
@@ -35,6 +38,7 @@ export const run = async (world: World, { seconds, seed }: Options): Promise<Res
       claimsRolledBack: 0,
       abandoned: 0,
       slots: 0,
+      ...(turning ? { freed: 0, evicted: 0 } : undefined),
       looks: 0
     },
     wrong: { notAccepted: 0, notRepeated: 0, takenForDead: 0, listedTwice: 0, vanished: 0 }

@@ -10,6 +10,8 @@ export interface Stage {
   readonly claims: Ticks
   /** Whether new transactions begin. */
   readonly goesOn: () => boolean
+  /** Whether slots are freed, and with them the jobs that ended in them. */
+  readonly turning: boolean
   /** Whether there are transactions left. */
   readonly producing: () => boolean
   /** How much of everything has happened. */
@@ -21,6 +23,9 @@ export interface Stage {
     claimsRolledBack: number
     abandoned: number
     slots: number
+    freed?: number
+    evicted?: number
+    parked?: number
     looks: number
   }
   /** What must not happen. */

@@ -14,6 +14,7 @@ import {
   rescue,
   rollback
 } from "./queue.js"
+import * as Slots from "./slots.js"
 import type { Stage } from "./stage.js"
 import type { Session } from "./world.js"
 
@@ -66,28 +67,36 @@ const finish = async (
   }
 }
 
-/** Promotes, rescues, and now and then lets the log go on in its next slot. */
-export const maintain = async ({ claims, done, producing, world }: Stage): Promise<void> => {
+/** Promotes, rescues, and lets the ring of slots turn. */
+export const maintain = async (stage: Stage): Promise<void> => {
+  const { claims, done, producing, turning, world } = stage
   const session = await world.session()
   for (let round = 1; producing(); round++) {
     await promote(session, new Date())
-    await rescue(session, minutes(30), new Date())
-    if (round % 10 === 0 && done.slots < 15) {
-      done.slots++
-      await session.query(
-        `with sealed as (
-          update awa.slots set sealed_at = now() where ring = 'ready' and sealed_at is null returning generation, slot
-        )
-        insert into awa.slots (ring, generation, slot) select 'ready', generation + 1, slot + 1 from sealed`
-      )
-      await session.query("select setval('awa.ready_slot', slot) from awa.slots where ring = 'ready' and sealed_at is null")
+    if (turning || round % 10 === 0) {
+      done.slots += Number(await Slots.rotate(session, 1))
+      await Slots.publish(session)
     }
+    if (turning) await turn(session, stage)
+    // Now and then what a dead worker has left is evicted first.
+    if (!turning || round % 5 === 0) await rescue(session, minutes(30), new Date())
     await claims.pass(5)
   }
 }
 
+/** One pass over the sealed slots. */
+const turn = async (session: Session, { done }: Stage): Promise<void> => {
+  await Slots.rotateLeases(session, 1)
+  for (const slot of await Slots.sealed(session)) {
+    if (!(await Slots.count(session, slot))) continue
+    done.evicted = (done.evicted ?? 0) + await Slots.evict(session, slot, minutes(30))
+    if (!(await Slots.drain(session, slot, hours(9)))) continue
+    if (await Slots.free(session, slot, { retention: 300, settle: 0 }) === "freed") done.freed = (done.freed ?? 0) + 1
+  }
+}
+
 /** Looks at all jobs: each is there once, and stays there. */
-export const observe = async ({ claims, done, producing, world, wrong }: Stage): Promise<void> => {
+export const observe = async ({ claims, done, producing, turning, world, wrong }: Stage): Promise<void> => {
   const session = await world.session()
   for (let before = 0; producing();) {
     const [seen] = await session.query<{ all: number; different: number }>(
@@ -95,7 +104,7 @@ export const observe = async ({ claims, done, producing, world, wrong }: Stage):
     )
     if (seen === undefined) throw new Error("no counts")
     if (seen.all > seen.different) wrong.listedTwice++
-    if (seen.all < before) wrong.vanished++
+    if (seen.all < before && !turning) wrong.vanished++
     before = seen.all
     done.looks++
     await claims.pass(100)

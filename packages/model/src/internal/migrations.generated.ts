@@ -84,22 +84,56 @@ create table awa.epochs (
 insert into awa.epochs (epoch, system_identifier, floor_pos)
 select 1, system_identifier, 0 from pg_control_system();
 
--- Which slot of each ring is open. \`ready\` is shared by the three tables of the log, \`lease\` belongs to the leases.
+-- How the storage is laid out, chosen when it is installed.
+create table awa.storage_config (
+  name text primary key,
+  value integer not null
+);
+
+insert into awa.storage_config (name, value) values ('queue_slots', /*queueSlotCount*/16), ('lease_slots', /*leaseSlotCount*/8);
+
+create function awa.storage_setting(p_name text) returns integer
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select c.value from awa.storage_config c where c.name = p_name
+$$;
+
+revoke execute on function awa.storage_setting(text) from public;
+
+-- The life of the slots: one row from a slot's opening until it is freed. \`ready\` is the ring that the tables of the log
+-- share, \`park\` holds what waited longer than a lap of it, \`lease\` belongs to the leases. A slot of the log is
+--   open: new rows go there;
+--   sealed: no more rows, but for strays;
+--   counted: nobody writes to it any more, so counted_rows is what there is to close;
+--   drained: no row of it waits and no lane's newest cursor is in it: claims do not look at it.
 create table awa.slots (
-  ring text not null check (ring in ('ready', 'lease')),
+  ring text not null check (ring in ('ready', 'park', 'lease')),
   generation bigint not null,
   slot smallint not null,
   opened_at timestamptz not null default clock_timestamp(),
   sealed_at timestamptz,
+  counted_rows bigint,
+  drained_at timestamptz,
   primary key (ring, generation)
 );
 
 create unique index slots_open on awa.slots (ring) where sealed_at is null;
+create unique index slots_used on awa.slots ((ring = 'lease'), slot);
 
-insert into awa.slots (ring, generation, slot) values ('ready', 1, 0), ('lease', 1, 0);
+insert into awa.slots (ring, generation, slot)
+select 'ready', 1, 0
+union all
+select 'lease', 1, 0;
 
--- The open slot of the log, again, as a producer reads it: the value of a sequence costs no query. Only a hint, which
--- may lag behind the ledger or run ahead of it: a row in any slot is found, and counted before the slot is freed.
+-- A producer that read the open slot just before it was sealed, and wrote just after, says so here, in the transaction of
+-- its rows: the slot is to be looked at and counted again.
+create table awa.slot_strays (
+  slot smallint not null,
+  written_at timestamptz not null default clock_timestamp()
+);
+
+-- The open slot of the log, again, as a producer reads it: the value of a sequence costs no query. Set after the ledger's
+-- transaction has committed, so that whoever sees a row of a slot sees the slot in the ledger.
 create sequence awa.ready_slot minvalue 0 start 0;
 select setval('awa.ready_slot', 0);
 
@@ -156,8 +190,9 @@ create table awa.claim_batches (
   pending_after bigint[]
 ) partition by list (slot);
 
--- Which act ended an attempt. All but \`rescue\` are written by the attempt's owner only.
-create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue');
+-- Which act ended an attempt. All but \`rescue\` and \`evict\` are written by the attempt's owner only; \`evict\` does not end
+-- it, from then on its lease decides.
+create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue', 'evict');
 
 -- One row per (flush, batch, act): the members closed by it.
 create table awa.closures (
@@ -190,12 +225,19 @@ create table awa.leases (
   slot smallint not null,
   member smallint not null,
   lease_slot smallint not null,
-  progress jsonb
+  claimed_at timestamptz not null,
+  progress jsonb,
+  -- The job as it waited, when the slot of the claim has let go of the attempt; null while the log has it.
+  entry jsonb
 ) partition by list (lease_slot);
 
 do $$
+declare
+  v_queue_slots constant integer := (select value from awa.storage_config where name = 'queue_slots');
+  v_lease_slots constant integer := (select value from awa.storage_config where name = 'lease_slots');
 begin
-  for i in 0..15 loop
+  -- The ring, and two slots to park what waits long.
+  for i in 0..v_queue_slots + 1 loop
     execute format('create table awa.ready_entries_%s partition of awa.ready_entries for values in (%s)', i, i);
     -- The second index finds the rows of one transaction that became visible late.
     execute format('create unique index on awa.ready_entries_%s (lane_id, pos)', i);
@@ -219,7 +261,7 @@ begin
   end loop;
 
   -- Log tables are reclaimed by truncation: vacuum has nothing to do there.
-  for i in 0..15 loop
+  for i in 0..v_queue_slots + 1 loop
     execute format('alter table awa.ready_entries_%s set (autovacuum_enabled = false)', i);
     execute format(
       'alter table awa.claim_batches_%s set (autovacuum_enabled = false, toast_tuple_target = 8160)', i);
@@ -227,7 +269,7 @@ begin
     execute format('alter table awa.tombstones_%s set (autovacuum_enabled = false)', i);
   end loop;
 
-  for i in 0..7 loop
+  for i in 0..v_lease_slots - 1 loop
     execute format(
       'create table awa.leases_%s partition of awa.leases for values in (%s) with (fillfactor = 70)', i, i);
     execute format('create unique index on awa.leases_%s (batch_id, member)', i);
@@ -288,10 +330,35 @@ as $$
     & 9223372036854775807
 $$;
 
+-- Where claims look, ascending. What changes this list commits before any row that it is about.
+create function awa.active_slots() returns smallint[]
+language sql stable
+as $$
+  select array(
+    select s.slot from awa.slots s where s.ring <> 'lease' and s.drained_at is null
+    union
+    select s.slot from awa.slot_strays s
+    order by 1
+  )
+$$;
+
 create function awa.ready_slot() returns smallint
 language sql volatile
 as $$
   select coalesce(pg_sequence_last_value('awa.ready_slot'), 0)::smallint
+$$;
+
+-- What every writer of the log does after it has written its rows to p_slot. Whoever counts a slot has moved the register
+-- before, and waits for the writers that already hold a lock on the slot: so a writer that finds the register unmoved was
+-- counted, any other leaves a note.
+create function awa.settle(p_slot smallint) returns void
+language plpgsql
+as $$
+begin
+  if awa.ready_slot() <> p_slot then
+    insert into awa.slot_strays (slot) values (p_slot);
+  end if;
+end
 $$;
 
 -- Advisory locks are pairs (class, key). The class tells schema and purpose, so that they meet neither the locks of
@@ -557,6 +624,7 @@ begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
   end if;
+  perform awa.settle(v_slot);
   -- Once a queue, after the rows are written.
   for i in 1..coalesce(cardinality(v_queues), 0) loop
     perform awa.wake(v_queues[i]);
@@ -651,6 +719,7 @@ create function awa.enqueue_one(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_slot constant smallint := awa.ready_slot();
   -- The transaction's id before the position.
   v_pos constant bigint := case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end;
   v_answer text;
@@ -661,18 +730,20 @@ begin
     slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
-    awa.ready_slot(), p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
+    v_slot, p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
     coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
   )
   -- Few and short expressions: each is set up anew in every transaction.
   returning
     awa.enqueue_answer(run_at, pos::text),
     char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
-      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority),
+      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority)
+      and awa.ready_slot() = v_slot,
     awa.sleeps(awa.lock_key(p_queue))
   into v_answer, v_known, v_sleeps;
   if not v_known then
     perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+    perform awa.settle(v_slot);
   end if;
   if v_sleeps then
     perform awa.notify(p_queue);
@@ -696,6 +767,7 @@ create function awa.enqueue_alike(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_slot constant smallint := awa.ready_slot();
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
   v_ids text;
@@ -708,14 +780,13 @@ begin
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select s.slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
-    from
-      (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p,
-      (select awa.ready_slot() as slot offset 0) s
+    select v_slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
+    from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
     returning pos
   )
   select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
   perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+  perform awa.settle(v_slot);
   if awa.sleeps(awa.lock_key(p_queue)) then
     perform awa.notify(p_queue);
   end if;
@@ -795,8 +866,9 @@ $$;
 -- would be set up each time. They are stable, so that they read the snapshot of the statement that calls them.
 
 -- The first rows of a lane, by position, that ended transactions own at positions its cursor has passed.
-create function awa.late_entries(p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer)
-returns setof awa.ready_entries
+create function awa.late_entries(
+  p_slots smallint[], p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer
+) returns setof awa.ready_entries
 language plpgsql stable
 as $$
 begin
@@ -806,7 +878,8 @@ begin
   cross join lateral (
     select r.*
     from awa.ready_entries r
-    where r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+    where r.slot = any (p_slots)
+      and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
     order by r.pos limit p_limit
   ) r
   order by r.pos limit p_limit;
@@ -852,6 +925,9 @@ set enable_seqscan = off
 set jit = off
 as $$
 declare
+  -- What the last claim of this session found.
+  v_slots smallint[] := nullif(current_setting('awa.slots', true), '');
+  v_current boolean := false;
   v_lanes bigint[];
   v_lock_keys integer[];
   v_last_pos bigint;
@@ -882,9 +958,16 @@ begin
     perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
   end loop;
 
-  -- One statement, one snapshot.
+  while not v_current loop
+    v_slots := awa.active_slots();
+  -- One statement, one snapshot. The slots are known before it, so that only theirs are set up, and the snapshot must
+  -- agree: a row in a slot that is not listed would be passed over. PostgreSQL prunes by single values and by a range,
+  -- not by an array; a slot too many does no harm.
   with snapshot as materialized (
-    select pg_current_snapshot() as s, (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos
+    select
+      pg_current_snapshot() as s,
+      (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos,
+      awa.active_slots() is not distinct from v_slots as is_current
   ),
   lane as materialized (
     select
@@ -894,7 +977,8 @@ begin
     left join lateral (
       select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
-      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
   ),
@@ -911,7 +995,7 @@ begin
       select f.lane_id, f.cursor_pos, array_agg(f.xid) as xids, array_agg(f.after) as afters
       from finished f group by f.lane_id, f.cursor_pos
     ) f
-    cross join lateral awa.late_entries(f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
+    cross join lateral awa.late_entries(v_slots, f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
   ),
   late_found as materialized (
     select l.lane_id, count(l.pos) as n from late l group by l.lane_id
@@ -936,7 +1020,8 @@ begin
       cross join lateral (
         select r.*
         from awa.ready_entries r
-        where r.lane_id = l.lane_id and r.pos > l.cursor_pos
+        where (r.slot in (v_slots[1], v_slots[2], v_slots[3])
+          or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
         order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
       ) r
     ) w
@@ -974,8 +1059,8 @@ begin
   own as materialized (
     -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
     select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at
-    from (select (select count(*) from taken) + (select count(*) from learned) as n) t
-    where t.n > 0
+    from (select (select count(*) from taken) + (select count(*) from learned) as n) t, snapshot
+    where t.n > 0 and snapshot.is_current
   ),
   pending as materialized (
     select awa.pending_xids(snapshot.s, own.xid) as xids, snapshot.floor_pos from snapshot, own
@@ -1065,8 +1150,13 @@ begin
     (select max(l.cursor_pos) from lane l),
     (select max(l.batch_id) from lane l),
     (select min(b.batch_id) from batch b),
-    (select s.last_value from awa.pos_seq s)
-  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos;
+    (select s.last_value from awa.pos_seq s),
+    (select s.is_current from snapshot s)
+  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current;
+    exit when v_current;
+    v_slots := awa.active_slots();
+    perform set_config('awa.slots', v_slots::text, false);
+  end loop;
 
   -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
   -- newest would leave the old cursor in force.
@@ -1093,6 +1183,8 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+  v_slots constant smallint[] := awa.active_slots();
 begin
   return query
   select q.queue
@@ -1103,17 +1195,20 @@ begin
     left join lateral (
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
-      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
     where exists (
-      select from awa.ready_entries r where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
+      select from awa.ready_entries r
+      where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
     ) or c.cursor_pos > (select s.last_value from awa.pos_seq s) or exists ( -- let the claim say what is wrong
       select
       from unnest(c.pending_xids, c.pending_after) p(xid, after)
       where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
         select from awa.ready_entries r
-        where r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        where r.slot = any (v_slots)
+          and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
       )
     )
   );
@@ -1156,7 +1251,7 @@ language plpgsql
 as $$
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
-  v_slot smallint;
+  v_slot constant smallint := awa.ready_slot();
   v_queue text;
 begin
   insert into awa.finished_jobs (
@@ -1179,7 +1274,6 @@ begin
   from unnest(p_jobs) j
   where j.state in ('scheduled', 'retryable') and j.run_at > p_now;
 
-  select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
   with due as materialized (
     select j.*, awa.lane_id(j.queue, j.priority, j.shard) as lane_id
     from unnest(p_jobs) j
@@ -1196,6 +1290,7 @@ begin
     v_slot, d.lane_id, nextval('awa.pos_seq'), v_xid, d.job_id, d.attempt, d.run_lease, d.max_attempts, d.run_at,
     d.created_at, d.kind, d.args, d.envelope
   from (select * from due order by run_at, job_id) d, lane;
+  perform awa.settle(v_slot);
 
   for v_queue in
     select distinct j.queue from unnest(p_jobs) j
@@ -1231,7 +1326,7 @@ as $$
     )
 $$;
 
--- Where a job goes when its attempt ends by an act other than \`complete\`.
+-- Where a job goes when its attempt ends. A success is written down only when the log does not keep it.
 create function awa.successor_of(
   p_entry awa.ready_entries,
   p_lane awa.lanes,
@@ -1253,15 +1348,19 @@ declare
   v_envelope jsonb := p_entry.envelope;
   v_job awa.successor;
 begin
+  if p_act = 'complete' then
+    v_envelope := nullif(v_envelope - 'progress', '{}');
+  end if;
   if v_error is not null then
     v_envelope := coalesce(v_envelope, '{}') || jsonb_build_object(
       'errors', awa.append_error(v_envelope -> 'errors', v_error, v_attempt, v_failed, p_now));
   end if;
-  if v_progress is not null then
+  if v_progress is not null and p_act <> 'complete' then
     v_envelope := coalesce(v_envelope, '{}') || jsonb_build_object('progress', v_progress);
   end if;
   v_job.job_id := p_entry.job_id;
   v_job.state := case
+    when p_act = 'complete' then 'completed'
     when v_failed then 'failed'
     when p_act = 'cancel' then 'cancelled'
     when p_act in ('retry', 'rescue') then 'retryable'
@@ -1290,6 +1389,46 @@ begin
 end
 $$;
 
+-- Ends attempts that the log has let go of, whose leases decide: each token that names one takes it along. p_asked: as
+-- p_ended of close_attempts, completions included. Answers those it ended, as batch/nonce/member, and what became of
+-- their jobs.
+create function awa.close_evicted(
+  p_owners uuid[],
+  p_asked jsonb,
+  p_now timestamptz,
+  out ended text[],
+  out successors awa.successor[]
+)
+language sql
+as $$
+  with asked as materialized (
+    select distinct on (e.batch, e.nonce, e.member) e.*
+    from rows from (
+      jsonb_to_recordset(p_asked) as (
+        batch bigint, nonce bigint, member smallint, act awa.closing, delay_ms bigint, error text, progress jsonb
+      )
+    ) with ordinality as e(batch, nonce, member, act, delay_ms, error, progress, ordinal)
+    order by e.batch, e.nonce, e.member, e.ordinal
+  ),
+  ended as (
+    delete from awa.leases x
+    using asked a
+    where x.batch_id = a.batch and x.member = a.member and x.nonce = a.nonce
+      and x.owner = any (p_owners) and x.entry is not null
+    returning a.*, x.claimed_at, x.entry, x.progress as last_progress
+  )
+  select
+    array_agg(concat(e.batch, '/', e.nonce, '/', e.member)),
+    array_agg(
+      awa.successor_of(
+        r, l, e.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, e.last_progress), p_now
+      ) order by e.ordinal
+    )
+  from ended e
+  cross join lateral jsonb_populate_record(null::awa.ready_entries, e.entry) r
+  cross join lateral (select * from awa.lanes l where l.lane_id = r.lane_id limit 1) l
+$$;
+
 -- Closes attempts of p_owners, whose locks the caller holds. A token that does not match a batch of theirs, nonce
 -- included, writes nothing: its closure would count as somebody else's in the slot's next life.
 --
@@ -1316,7 +1455,29 @@ declare
   v_accepted bigint[];
   v_batches bigint[];
   v_successors awa.successor[];
+  v_evicted text[];
 begin
+  if exists (select from awa.leases x where x.owner = any (p_owners) and x.entry is not null) then
+    select c.ended, c.successors
+    into v_evicted, close_attempts.successors
+    from awa.close_evicted(
+      p_owners,
+      p_ended || coalesce(
+        (
+          select jsonb_agg(
+            jsonb_build_object('batch', c.batch, 'nonce', c.nonce, 'member', m.member, 'act', 'complete'))
+          from jsonb_to_recordset(p_completed) c(batch bigint, nonce bigint, members smallint[])
+          cross join unnest(c.members) m(member)
+        ),
+        '[]'
+      ),
+      p_now
+    ) c;
+    if close_attempts.successors is not null then
+      perform awa.place(close_attempts.successors, p_now);
+    end if;
+  end if;
+
   -- Slot by slot: with the slot as a parameter only its partitions are set up.
   for v_slot in
     select c.slot from jsonb_to_recordset(p_completed) c(slot smallint)
@@ -1340,6 +1501,7 @@ begin
         ) with ordinality as e(slot, batch, nonce, member, act, ordinal)
         where e.slot = v_slot
       ) a
+      where v_evicted is null or concat(a.batch, '/', a.nonce, '/', a.member) <> all (v_evicted)
       order by a.batch, a.nonce, a.member, a.ordinal
     ),
     claimed as materialized (
@@ -1359,7 +1521,7 @@ begin
         case
           when c.n is null or a.member not between 1 and c.n then 'refused'
           when k.act is null then 'accepted'
-          when k.act = a.act and k.act <> 'rescue' then 'repeated'
+          when k.act = a.act and k.act not in ('rescue', 'evict') then 'repeated'
           else 'refused'
         end as verdict
       from asked a
@@ -1405,7 +1567,7 @@ begin
 
     if exists (select from awa.leases x where x.owner = any (p_owners)) then
       delete from awa.leases x
-      where x.batch_id = any (v_batches)
+      where x.batch_id = any (v_batches) and x.entry is null
         and exists (
           select from awa.closures k
           where k.slot = v_slot and k.batch_id = x.batch_id and x.member = any (k.members)
@@ -1474,8 +1636,11 @@ begin
   with beat as materialized (
     select * from jsonb_to_recordset(p_beats) e(slot smallint, batch bigint, nonce bigint, member smallint, progress jsonb)
   ),
+  open_slot as materialized (
+    select s.slot from awa.slots s where s.ring = 'lease' and s.sealed_at is null
+  ),
   held as materialized (
-    select e.*, b.deadline_at, b.lane_id, awa.member_pos(b, e.member) as pos
+    select e.*, b.deadline_at, b.claimed_at, b.lane_id, awa.member_pos(b, e.member) as pos
     from beat e
     join awa.claim_batches b on b.slot = e.slot and b.batch_id = e.batch and b.nonce = e.nonce
     where b.owner = p_owner
@@ -1484,29 +1649,39 @@ begin
         select from awa.closures k where k.slot = e.slot and k.batch_id = e.batch and e.member = any (k.members)
       )
   ),
+  -- A sign of life takes the lease along into the open slot of its ring.
   renewed as (
     update awa.leases x
-    set heartbeat_at = v_now, progress = coalesce(h.progress, x.progress)
-    from held h
-    where x.batch_id = h.batch and x.member = h.member
-    returning x.batch_id, x.member
+    set heartbeat_at = v_now, progress = coalesce(e.progress, x.progress), lease_slot = o.slot
+    from beat e, open_slot o
+    where x.batch_id = e.batch and x.member = e.member and x.nonce = e.nonce and x.owner = p_owner
+      and (
+        x.entry is not null
+        or exists (select from held h where h.batch = e.batch and h.nonce = e.nonce and h.member = e.member)
+      )
+    returning x.batch_id, x.nonce, x.member
   ),
   begun as (
     insert into awa.leases (
-      lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, progress
+      lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, claimed_at, progress
     )
     select
-      s.slot, h.slot, h.batch, h.nonce, h.member, r.job_id, r.run_lease + 1, p_owner, v_now, h.deadline_at, h.progress
+      s.slot, h.slot, h.batch, h.nonce, h.member, r.job_id, r.run_lease + 1, p_owner, v_now, h.deadline_at,
+      h.claimed_at, h.progress
     from held h
     join awa.ready_entries r on r.slot = h.slot and r.lane_id = h.lane_id and r.pos = h.pos
-    cross join (select o.slot from awa.slots o where o.ring = 'lease' and o.sealed_at is null) s
-    where not exists (select from renewed n where n.batch_id = h.batch and n.member = h.member)
+    cross join open_slot s
+    where not exists (
+      select from renewed n where n.batch_id = h.batch and n.nonce = h.nonce and n.member = h.member
+    )
   )
   select jsonb_agg(jsonb_build_array(e.slot, e.batch::text, e.nonce::text, e.member))
   into v_lost
   from beat e
   where not exists (
     select from held h where h.slot = e.slot and h.batch = e.batch and h.nonce = e.nonce and h.member = e.member
+  ) and not exists (
+    select from renewed n where n.batch_id = e.batch and n.nonce = e.nonce and n.member = e.member
   );
   return v_lost;
 end
@@ -1550,6 +1725,14 @@ as $$
         join awa.ready_entries r on r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, o.member),
           cut
         where o.claimed_at <= cut.at
+      ),
+      '[]'
+    ) || coalesce(
+      (
+        select jsonb_agg(jsonb_build_array(
+          x.slot, x.batch_id::text, x.nonce::text, x.member, x.job_id::text, x.run_lease::text))
+        from awa.leases x, cut
+        where x.owner = p_owner and x.entry is not null and x.claimed_at <= cut.at
       ),
       '[]'
     )
@@ -1787,7 +1970,8 @@ left join lateral (
   where k.slot = r.slot and k.batch_id = m.batch_id and m.member = any (k.members)
   limit 1
 ) k on true
-where k.act is null or k.act = 'complete';
+where (k.act is null or k.act = 'complete')
+  and not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos);
 
 create view awa/*control*/.jobs as
 select
@@ -1800,6 +1984,19 @@ select
 from awa.log_jobs j
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
 left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
+union all
+-- Attempts that the log has let go of.
+select
+  x.job_id, r.kind, l.queue, r.args, 'running', l.priority, r.attempt + 1, r.max_attempts, x.run_lease, r.run_at,
+  x.claimed_at, x.heartbeat_at, x.deadline_at, null, r.created_at,
+  coalesce(r.envelope -> 'errors', '[]'),
+  coalesce(r.envelope -> 'metadata', '{}'),
+  coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
+  coalesce(x.progress, r.envelope -> 'progress')
+from awa.leases x
+cross join lateral jsonb_populate_record(null::awa.ready_entries, x.entry) r
+cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
+where x.entry is not null
 union all
 select
   d.job_id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt, d.max_attempts, d.run_lease, d.run_at,
@@ -1818,6 +2015,662 @@ select
   coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}'),
   f.envelope -> 'progress'
 from awa.finished_jobs f;
+`
+  },
+  {
+    version: 21,
+    name: "queue_storage_slots",
+    schema: "engine",
+    sql: `-- schema: engine
+-- The life of a slot: rotate, count, evict, drain, free. Each step is a short transaction of its own and may be taken by
+-- anybody at any time: what it finds decides. The order of locks is slots, lanes ascending, owners ascending, relations.
+-- docs/storage.md, "Slots", says why a slot that is freed holds nothing that is still to be done.
+
+-- One step at a time, whoever leads.
+create function awa.lock_slots() returns void
+language plpgsql
+as $$
+begin
+  perform awa.assert_read_committed();
+  perform pg_advisory_xact_lock(awa.lock_class('slots'), 0);
+end
+$$;
+
+-- Whether a slot of the log has been written to since it was truncated, by its files: also what no snapshot shows.
+create function awa.slot_is_used(p_slot integer) returns boolean
+language sql volatile
+as $$
+  select exists (
+    select
+    from unnest(array['ready_entries', 'claim_batches', 'closures', 'tombstones']) t(name)
+    where pg_relation_size(format('awa.%s_%s', t.name, p_slot)::regclass) > 0
+  )
+$$;
+
+-- Slots with strays are slots to be looked at again.
+create function awa.absorb_strays(p_now timestamptz) returns void
+language plpgsql
+as $$
+declare
+  v_slot smallint;
+begin
+  for v_slot in select distinct s.slot from awa.slot_strays s loop
+    update awa.slots s set counted_rows = null, drained_at = null where s.ring <> 'lease' and s.slot = v_slot;
+    if not found then
+      insert into awa.slots (ring, generation, slot, opened_at, sealed_at)
+      select
+        case when v_slot < c.value then 'ready' else 'park' end,
+        coalesce((select max(g.generation) from awa.slots g), 0) + 1, v_slot, p_now, p_now
+      from awa.storage_config c where c.name = 'queue_slots';
+    end if;
+    delete from awa.slot_strays s where s.slot = v_slot;
+  end loop;
+end
+$$;
+
+-- Seals the open slot when it has been open for p_interval_ms and has rows, and opens an empty one; if there is none, it
+-- stays open and grows. What was parked is sealed after a whole lap. Answers whether a slot was sealed.
+create function awa.rotate(p_interval_ms bigint, p_now timestamptz) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_slots constant integer := (select c.value from awa.storage_config c where c.name = 'queue_slots');
+  v_open awa.slots;
+  v_next smallint;
+begin
+  perform awa.lock_slots();
+  perform awa.absorb_strays(v_now);
+
+  update awa.slots s set sealed_at = v_now
+  where s.ring = 'park' and s.sealed_at is null
+    and s.opened_at <= v_now - v_slots * p_interval_ms * interval '1 millisecond'
+    and not exists (select from awa.slots o where o.ring = 'park' and o.slot <> s.slot);
+
+  select * into v_open from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
+  if v_open.opened_at > v_now - p_interval_ms * interval '1 millisecond' or not awa.slot_is_used(v_open.slot) then
+    return false;
+  end if;
+  -- A slot that a stray has written to since it was freed is not empty.
+  select c.slot into v_next
+  from (select ((v_open.slot + i) % v_slots)::smallint as slot, i from generate_series(1, v_slots - 1) i) c
+  where not exists (select from awa.slots s where s.ring <> 'lease' and s.slot = c.slot)
+    and not awa.slot_is_used(c.slot)
+  order by c.i limit 1;
+  if v_next is null then
+    return false;
+  end if;
+  update awa.slots s set sealed_at = v_now where s.ring = 'ready' and s.generation = v_open.generation;
+  insert into awa.slots (ring, generation, slot, opened_at)
+  select 'ready', max(s.generation) + 1, v_next, v_now from awa.slots s;
+  return true;
+end
+$$;
+
+revoke execute on function awa.rotate(bigint, timestamptz) from public;
+
+-- Tells producers which slot is open. In a transaction after the one that opened it: see awa.ready_slot.
+create function awa.publish_slot() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_slot smallint;
+begin
+  perform awa.lock_slots();
+  select s.slot into v_slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
+  if v_slot <> awa.ready_slot() then
+    perform setval('awa.ready_slot', v_slot);
+  end if;
+end
+$$;
+
+revoke execute on function awa.publish_slot() from public;
+
+-- The sealed slots, the oldest first.
+create function awa.sealed_slots() returns table (slot smallint)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select s.slot from awa.slots s
+  where s.ring <> 'lease' and s.sealed_at is not null
+  order by s.generation
+$$;
+
+revoke execute on function awa.sealed_slots() from public;
+
+-- Counts the rows of a sealed slot, once nobody writes to it any more. Answers whether they are counted.
+create function awa.count_slot(p_slot smallint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_slot awa.slots;
+  v_rows bigint;
+begin
+  perform awa.lock_slots();
+  select * into v_slot from awa.slots s where s.ring <> 'lease' and s.slot = p_slot and s.sealed_at is not null;
+  if v_slot.slot is null or v_slot.counted_rows is not null or awa.ready_slot() = p_slot then
+    return v_slot.counted_rows is not null;
+  end if;
+  begin
+    -- Writers keep their lock until they end; whoever gets one after ours finds the register moved, and leaves a note.
+    execute format('lock table awa.ready_entries_%s in share mode nowait', p_slot);
+  exception when lock_not_available then
+    return false;
+  end;
+  -- A statement after the lock: its snapshot shows what they committed.
+  select count(*) into v_rows from awa.ready_entries r where r.slot = p_slot;
+  update awa.slots s set counted_rows = v_rows where s.ring = v_slot.ring and s.generation = v_slot.generation;
+  return true;
+end
+$$;
+
+revoke execute on function awa.count_slot(smallint) from public;
+
+-- Lets go of up to p_limit attempts of a slot that were claimed more than p_age_ms ago: their leases take the job over, and
+-- the slot need not wait for them. Answers how many.
+create function awa.evict(p_slot smallint, p_age_ms bigint, p_limit integer, p_now timestamptz) returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_before constant timestamptz := v_now - p_age_ms * interval '1 millisecond';
+  v_owners uuid[];
+  v_evicted integer;
+begin
+  perform awa.lock_slots();
+  select array_agg(distinct a.owner) into v_owners
+  from (
+    select a.owner from awa.open_attempts a
+    where a.slot = p_slot and a.claimed_at < v_before
+    order by a.batch_id, a.member limit p_limit
+  ) a;
+  if v_owners is null then
+    return 0;
+  end if;
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
+  from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;
+
+  -- Again, under the locks: some may have ended in between.
+  with open as materialized (
+    select a.*, r.job_id, r.run_lease, to_jsonb(r) as entry
+    from (
+      select a.* from awa.open_attempts a
+      where a.slot = p_slot and a.claimed_at < v_before and a.owner = any (v_owners)
+      order by a.batch_id, a.member limit p_limit
+    ) a
+    join awa.claim_batches b on b.slot = p_slot and b.batch_id = a.batch_id
+    join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, a.member)
+  ),
+  kept as (
+    update awa.leases x set entry = o.entry
+    from open o
+    where x.batch_id = o.batch_id and x.member = o.member and x.nonce = o.nonce
+    returning x.batch_id, x.member
+  ),
+  made as (
+    -- Without a sign of life its age counts from the claim.
+    insert into awa.leases (
+      lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, claimed_at, entry
+    )
+    select
+      s.slot, p_slot, o.batch_id, o.nonce, o.member, o.job_id, o.run_lease + 1, o.owner, o.claimed_at, o.deadline_at,
+      o.claimed_at, o.entry
+    from open o
+    cross join (select l.slot from awa.slots l where l.ring = 'lease' and l.sealed_at is null) s
+    where not exists (select from kept k where k.batch_id = o.batch_id and k.member = o.member)
+  ),
+  closed as (
+    insert into awa.closures (slot, batch_id, act, n, members, finished_at)
+    select p_slot, o.batch_id, 'evict', count(*), array_agg(o.member order by o.member), v_now
+    from open o group by o.batch_id
+  )
+  select count(*) into v_evicted from open;
+  return v_evicted;
+end
+$$;
+
+revoke execute on function awa.evict(smallint, bigint, integer, timestamptz) from public;
+
+-- The newest cursor of a lane; no row for a lane that was never claimed from.
+create function awa.lane_cursor(p_lane_id bigint) returns setof awa.claim_batches
+language sql stable
+as $$
+  select b.* from awa.claim_batches b
+  where b.lane_id = p_lane_id and b.cursor_pos is not null
+  order by b.batch_id desc limit 1
+$$;
+
+-- The rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending
+-- when the cursor moved. Meant for a slot that nobody writes to.
+create function awa.waiting_in(p_slot smallint, p_lane_id bigint) returns setof awa.ready_entries
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+  v_cursor awa.claim_batches;
+begin
+  select * into v_cursor from awa.lane_cursor(p_lane_id);
+  return query
+  select r.* from (
+    select r.* from awa.ready_entries r
+    where r.slot = p_slot and r.lane_id = p_lane_id and r.pos > coalesce(v_cursor.cursor_pos, 0)
+    union all
+    select r.*
+    from unnest(v_cursor.pending_xids, v_cursor.pending_after) p(xid, after)
+    join awa.ready_entries r on r.slot = p_slot and r.lane_id = p_lane_id and r.xid = p.xid
+      and r.pos > p.after and r.pos <= v_cursor.cursor_pos
+  ) r
+  where not exists (select from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos);
+end
+$$;
+
+-- The lanes for which claims still have to look at a slot: those with waiting rows in it, and those whose newest cursor
+-- is in it. A lane that is not among them never is again, but for strays.
+create function awa.undrained_lanes(p_slot smallint) returns table (lane_id bigint, waits boolean)
+language sql stable
+set enable_seqscan = off
+as $$
+  with recursive written as (
+    (select r.lane_id from awa.ready_entries r where r.slot = p_slot order by r.lane_id limit 1)
+    union all
+    select (
+      select r.lane_id from awa.ready_entries r where r.slot = p_slot and r.lane_id > w.lane_id order by r.lane_id limit 1
+    )
+    from written w where w.lane_id is not null
+  ),
+  claimed as (
+    (
+      select b.lane_id from awa.claim_batches b
+      where b.slot = p_slot and b.cursor_pos is not null order by b.lane_id limit 1
+    )
+    union all
+    select (
+      select b.lane_id from awa.claim_batches b
+      where b.slot = p_slot and b.cursor_pos is not null and b.lane_id > c.lane_id order by b.lane_id limit 1
+    )
+    from claimed c where c.lane_id is not null
+  )
+  select l.lane_id, w.waits
+  from (
+    select w.lane_id from written w where w.lane_id is not null
+    union
+    select c.lane_id from claimed c where c.lane_id is not null
+  ) l
+  cross join lateral (select exists (select from awa.waiting_in(p_slot, l.lane_id)) as waits) w
+  where w.waits or exists (select from awa.lane_cursor(l.lane_id) c where c.slot = p_slot)
+$$;
+
+-- The slot where rows that waited long are parked, opened when there is none; null when both are in use.
+create function awa.parking_slot(p_now timestamptz) returns smallint
+language plpgsql
+as $$
+declare
+  v_first constant integer := (select c.value from awa.storage_config c where c.name = 'queue_slots');
+  v_slot smallint := (select s.slot from awa.slots s where s.ring = 'park' and s.sealed_at is null);
+begin
+  if v_slot is null then
+    select p.slot into v_slot
+    from unnest(array[v_first, v_first + 1]) p(slot)
+    where not exists (select from awa.slots s where s.ring = 'park' and s.slot = p.slot) and not awa.slot_is_used(p.slot)
+    order by 1 limit 1;
+    if v_slot is not null then
+      insert into awa.slots (ring, generation, slot, opened_at)
+      select 'park', max(s.generation) + 1, v_slot, p_now from awa.slots s;
+    end if;
+  end if;
+  return v_slot;
+end
+$$;
+
+-- Moves up to p_limit waiting rows of a lane, whose lock the caller holds, out of a slot. Whether a row is consumed
+-- depends on its position and transaction only, and those it keeps: nothing changes for claims, not even the order.
+create function awa.relocate(p_slot smallint, p_lane_id bigint, p_limit integer, p_now timestamptz) returns integer
+language plpgsql
+as $$
+declare
+  v_park constant smallint := awa.parking_slot(p_now);
+  v_moved integer;
+begin
+  if v_park is null or v_park = p_slot then
+    return 0;
+  end if;
+  with moved as materialized (
+    select r.* from awa.waiting_in(p_slot, p_lane_id) r order by r.pos limit p_limit
+  ),
+  copied as (
+    insert into awa.ready_entries (
+      slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args, envelope
+    )
+    select
+      v_park, m.lane_id, m.pos, m.xid, m.job_id, m.attempt, m.run_lease, m.max_attempts, m.run_at, m.created_at, m.kind,
+      m.args, m.envelope
+    from moved m
+  ),
+  given_up as (
+    insert into awa.tombstones (slot, lane_id, pos, written_at)
+    select p_slot, m.lane_id, m.pos, p_now from moved m
+  )
+  select count(*) into v_moved from moved;
+  return v_moved;
+end
+$$;
+
+-- Makes claims independent of a counted slot: carries the cursors of its lanes on into the open slot and, when it was
+-- sealed more than p_park_ms ago, parks its waiting rows. Up to p_limit lanes a call, and 10,000 rows of each. Answers how
+-- many lanes it went on with and whether the slot is drained.
+create function awa.drain_slot(
+  p_slot smallint,
+  p_park_ms bigint,
+  p_limit integer,
+  p_now timestamptz,
+  out lanes integer,
+  out drained boolean
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_slot awa.slots;
+  v_park boolean;
+  v_lane bigint;
+begin
+  perform awa.lock_slots();
+  select * into v_slot from awa.slots s where s.ring <> 'lease' and s.slot = p_slot and s.sealed_at is not null;
+  lanes := 0;
+  drained := v_slot.drained_at is not null;
+  if v_slot.counted_rows is null or drained then
+    return;
+  end if;
+  v_park := v_slot.sealed_at <= v_now - p_park_ms * interval '1 millisecond';
+  for v_lane in
+    select u.lane_id from awa.undrained_lanes(p_slot) u
+    where v_park or not u.waits
+    order by awa.lane_lock_key(u.lane_id) limit p_limit
+  loop
+    -- A claim under way keeps its lane: the next call will find it.
+    continue when not pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_lane));
+    lanes := lanes + 1;
+    if v_park then
+      perform awa.relocate(p_slot, v_lane, 10000, v_now);
+    end if;
+    insert into awa.claim_batches (
+      slot, batch_id, nonce, lane_id, owner, claimed_at, n, cursor_pos, pending_xids, pending_after
+    )
+    select
+      o.slot, nextval('awa.batch_seq'), 0, c.lane_id, '00000000-0000-0000-0000-000000000000', v_now, 0, c.cursor_pos,
+      c.pending_xids, c.pending_after
+    from awa.lane_cursor(v_lane) c
+    cross join (select s.slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null) o
+    where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane));
+  end loop;
+  drained := not exists (select from awa.undrained_lanes(p_slot));
+  if drained then
+    update awa.slots s set drained_at = v_now where s.ring = v_slot.ring and s.generation = v_slot.generation;
+  end if;
+end
+$$;
+
+revoke execute on function awa.drain_slot(smallint, bigint, integer, timestamptz) from public;
+
+-- How many rows of a slot were closed, or given up.
+create function awa.closed_rows(p_slot smallint) returns bigint
+language sql stable
+as $$
+  select coalesce((select sum(k.n) from awa.closures k where k.slot = p_slot), 0)
+    + (select count(*) from awa.tombstones t where t.slot = p_slot)
+$$;
+
+-- Puts rows of a drained slot that nobody claimed, though their lane's cursor has passed them, into the queue again. There
+-- are none unless something went wrong that this design excludes; the count proof shows it, and no job is lost by it.
+create function awa.repair_slot(p_slot smallint, p_now timestamptz) returns bigint
+language plpgsql
+as $$
+declare
+  v_jobs awa.successor[];
+begin
+  with claimed as materialized (
+    select b.lane_id, awa.member_pos(b, m.member) as pos
+    from awa.claim_batches b cross join lateral generate_series(1, b.n) m(member)
+    where b.slot = p_slot
+  ),
+  lost as materialized (
+    select r.* from awa.ready_entries r
+    where r.slot = p_slot
+      and not exists (select from claimed c where c.lane_id = r.lane_id and c.pos = r.pos)
+      and not exists (
+        select from awa.tombstones t where t.slot = p_slot and t.lane_id = r.lane_id and t.pos = r.pos
+      )
+  ),
+  given_up as (
+    insert into awa.tombstones (slot, lane_id, pos, written_at)
+    select p_slot, l.lane_id, l.pos, p_now from lost l
+  )
+  select array_agg(
+    (l.job_id, 'available', l.run_at, l.created_at, null, l.run_lease, n.priority, n.shard, l.attempt, l.max_attempts,
+      n.queue, l.kind, l.args, l.envelope)::awa.successor
+    order by l.pos
+  )
+  into v_jobs
+  from lost l
+  cross join lateral (select * from awa.lanes a where a.lane_id = l.lane_id limit 1) n;
+  if v_jobs is null then
+    return 0;
+  end if;
+  raise warning 'awa: % rows of slot % were passed over and wait again', cardinality(v_jobs), p_slot;
+  perform awa.place(v_jobs, p_now);
+  return cardinality(v_jobs);
+end
+$$;
+
+-- The successes of a slot whose queue keeps them for longer than p_retention_ms, and which only the log holds.
+create function awa.history_of(p_slot smallint, p_retention_ms bigint, p_now timestamptz) returns setof awa.finished_jobs
+language sql stable
+as $$
+  select
+    r.job_id, 'completed'::awa/*control*/.job_state, k.finished_at, r.run_at, r.created_at, b.claimed_at, r.run_lease + 1,
+    l.priority, l.shard, (r.attempt + 1)::smallint, r.max_attempts, l.queue, r.kind, r.args,
+    nullif(r.envelope - 'progress', '{}')
+  from awa/*control*/.queues q
+  join awa.lanes l on l.queue = q.name
+  join awa.claim_batches b on b.slot = p_slot and b.lane_id = l.lane_id
+  join awa.closures k on k.slot = p_slot and k.batch_id = b.batch_id and k.act = 'complete'
+  cross join lateral unnest(k.members) m(member)
+  join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member)
+  where q.completed_retention > p_retention_ms * interval '1 millisecond'
+    and k.finished_at > p_now - q.completed_retention
+    and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)
+$$;
+
+-- Copies up to p_limit of them to finished_jobs. Answers how many.
+create function awa.keep_history(p_slot smallint, p_retention_ms bigint, p_limit integer, p_now timestamptz)
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_kept integer;
+begin
+  insert into awa.finished_jobs (
+    job_id, state, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
+    queue, kind, args, envelope
+  )
+  select
+    h.job_id, h.state, h.finished_at, h.run_at, h.created_at, h.attempted_at, h.run_lease, h.priority, h.shard, h.attempt,
+    h.max_attempts, h.queue, h.kind, h.args, h.envelope
+  from awa.history_of(p_slot, p_retention_ms, coalesce(p_now, clock_timestamp())) h
+  limit p_limit
+  on conflict (job_id) do nothing;
+  get diagnostics v_kept = row_count;
+  return v_kept;
+end
+$$;
+
+revoke execute on function awa.keep_history(smallint, bigint, integer, timestamptz) from public;
+
+-- Truncates a slot whose rows are all closed, the newest of them p_retention_ms ago. Answers what became of it:
+--   freed
+--   undrained: claims still look at it, or did until less than p_settle_ms ago. Truncation shows in snapshots older than
+--     itself: a dump that began before the cursors were carried on must not miss them.
+--   open: attempts of it run
+--   kept: its history is not old enough
+--   history: some of it is to be kept elsewhere first, see keep_history
+--   busy: somebody reads it; try again later
+create function awa.free_slot(p_slot smallint, p_retention_ms bigint, p_settle_ms bigint, p_now timestamptz) returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_slot awa.slots;
+  v_closed bigint;
+  v_newest timestamptz;
+  v_locked boolean := false;
+begin
+  perform awa.lock_slots();
+  select * into v_slot from awa.slots s where s.ring <> 'lease' and s.slot = p_slot and s.sealed_at is not null;
+  if v_slot.drained_at is null or v_slot.drained_at > v_now - p_settle_ms * interval '1 millisecond' then
+    return 'undrained';
+  end if;
+  -- All the work comes before the lock: once all rows are closed, nothing but a stray changes that.
+  v_closed := awa.closed_rows(p_slot);
+  if v_closed <> v_slot.counted_rows then
+    if not exists (select from awa.open_attempts a where a.slot = p_slot) then
+      perform awa.repair_slot(p_slot, v_now);
+    end if;
+    return 'open';
+  end if;
+  select max(k.finished_at) into v_newest from awa.closures k where k.slot = p_slot;
+  if v_newest > v_now - p_retention_ms * interval '1 millisecond' then
+    return 'kept';
+  end if;
+  if exists (select from awa.history_of(p_slot, p_retention_ms, v_now)) then
+    return 'history';
+  end if;
+  for i in 1..20 loop
+    begin
+      execute format(
+        'lock table awa.claim_batches_%1$s, awa.closures_%1$s, awa.ready_entries_%1$s, awa.tombstones_%1$s '
+          'in access exclusive mode nowait',
+        p_slot
+      );
+      v_locked := true;
+      exit;
+    exception when lock_not_available then
+      perform pg_sleep(0.002);
+    end;
+  end loop;
+  if not v_locked then
+    return 'busy';
+  end if;
+  -- Whoever wrote to it after it was counted has committed, or would hold a lock.
+  if exists (select from awa.slot_strays s where s.slot = p_slot) then
+    return 'open';
+  end if;
+  execute format(
+    'truncate awa.claim_batches_%1$s, awa.closures_%1$s, awa.ready_entries_%1$s, awa.tombstones_%1$s', p_slot
+  );
+  delete from awa.slots s where s.ring = v_slot.ring and s.generation = v_slot.generation;
+  return 'freed';
+end
+$$;
+
+revoke execute on function awa.free_slot(smallint, bigint, bigint, timestamptz) from public;
+
+-- Opens the next slot of the leases, if it is empty; its dead rows go with its file. Signs of life move leases along.
+create function awa.rotate_leases(p_interval_ms bigint, p_now timestamptz) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_slots constant integer := (select c.value from awa.storage_config c where c.name = 'lease_slots');
+  v_open awa.slots;
+  v_next integer;
+begin
+  perform awa.lock_slots();
+  select * into v_open from awa.slots s where s.ring = 'lease';
+  v_next := (v_open.slot + 1) % v_slots;
+  if v_open.opened_at > v_now - p_interval_ms * interval '1 millisecond'
+    or pg_relation_size(format('awa.leases_%s', v_open.slot)::regclass) = 0
+    or exists (select from awa.leases x where x.lease_slot = v_next)
+  then
+    return false;
+  end if;
+  begin
+    execute format('lock table awa.leases_%s in access exclusive mode nowait', v_next);
+  exception when lock_not_available then
+    return false;
+  end;
+  if exists (select from awa.leases x where x.lease_slot = v_next) then
+    return false;
+  end if;
+  execute format('truncate awa.leases_%s', v_next);
+  delete from awa.slots s where s.ring = 'lease';
+  insert into awa.slots (ring, generation, slot, opened_at) values ('lease', v_open.generation + 1, v_next, v_now);
+  return true;
+end
+$$;
+
+revoke execute on function awa.rotate_leases(bigint, timestamptz) from public;
+
+-- Forgets up to p_limit ended jobs that are kept no longer, by the retention of their queue or else by these. Answers how
+-- many.
+create function awa.expire(
+  p_completed_ms bigint,
+  p_failed_ms bigint,
+  p_cancelled_ms bigint,
+  p_limit integer,
+  p_now timestamptz
+) returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_expired integer;
+begin
+  with recursive queue as (
+    (select f.queue from awa.finished_jobs f order by f.queue limit 1)
+    union all
+    select (select f.queue from awa.finished_jobs f where f.queue > q.queue order by f.queue limit 1)
+    from queue q where q.queue is not null
+  ),
+  cut as (
+    select q.queue, s.state, v_now - coalesce(s.kept, s.usual_ms * interval '1 millisecond') as at
+    from queue q
+    left join awa/*control*/.queues c on c.name = q.queue
+    cross join lateral (
+      values
+        ('completed'::awa/*control*/.job_state, c.completed_retention, p_completed_ms),
+        ('failed', c.failed_retention, p_failed_ms),
+        ('cancelled', c.cancelled_retention, p_cancelled_ms)
+    ) s(state, kept, usual_ms)
+    where q.queue is not null
+  ),
+  old as materialized (
+    select f.job_id
+    from cut c
+    cross join lateral (
+      select f.job_id from awa.finished_jobs f
+      where f.queue = c.queue and f.state = c.state and f.finished_at < c.at
+      order by f.finished_at limit p_limit
+    ) f
+    limit p_limit
+  ),
+  gone as (
+    delete from awa.finished_jobs f using old o where f.job_id = o.job_id returning f.job_id
+  )
+  select count(*) into v_expired from gone;
+  return v_expired;
+end
+$$;
+
+revoke execute on function awa.expire(bigint, bigint, bigint, integer, timestamptz) from public;
 `
   }
 ]
