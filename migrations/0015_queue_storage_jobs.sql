@@ -66,7 +66,7 @@ select
   coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
   coalesce(x.progress, r.envelope -> 'progress')
 from awa.leases x
-cross join lateral jsonb_populate_record(null::awa.ready_entries, x.entry) r
+cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
 where x.entry is not null
 union all

@@ -1389,6 +1389,18 @@ begin
 end
 $$;
 
+-- The job that a lease has taken over.
+create function awa.entry_of(p_entry jsonb) returns awa.ready_entries
+language plpgsql stable parallel safe
+as $$
+declare
+  v_entry awa.ready_entries := jsonb_populate_record(null::awa.ready_entries, p_entry);
+begin
+  v_entry.args := coalesce(v_entry.args, 'null'); -- a JSON null reads as SQL null
+  return v_entry;
+end
+$$;
+
 -- Ends attempts that the log has let go of, whose leases decide: each token that names one takes it along. p_asked: as
 -- p_ended of close_attempts, completions included. Answers those it ended, as batch/nonce/member, and what became of
 -- their jobs.
@@ -1425,7 +1437,7 @@ as $$
       ) order by e.ordinal
     )
   from ended e
-  cross join lateral jsonb_populate_record(null::awa.ready_entries, e.entry) r
+  cross join lateral awa.entry_of(e.entry) r
   cross join lateral (select * from awa.lanes l where l.lane_id = r.lane_id limit 1) l
 $$;
 
@@ -1994,7 +2006,7 @@ select
   coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
   coalesce(x.progress, r.envelope -> 'progress')
 from awa.leases x
-cross join lateral jsonb_populate_record(null::awa.ready_entries, x.entry) r
+cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
 where x.entry is not null
 union all
