@@ -124,7 +124,7 @@ as $$
 declare
   -- What the last claim of this session found.
   v_slots smallint[] := nullif(current_setting('awa.slots', true), '');
-  v_current boolean := false;
+  v_current boolean;
   v_lanes bigint[];
   v_lock_keys integer[];
   v_last_pos bigint;
@@ -155,8 +155,7 @@ begin
     perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
   end loop;
 
-  while not v_current loop
-    v_slots := awa.active_slots();
+  loop
   -- One statement, one snapshot. The slots are known before it, so that only theirs are set up, and the snapshot must
   -- agree: a row in a slot that is not listed would be passed over. PostgreSQL prunes by single values and by a range,
   -- not by an array; a slot too many does no harm.
