@@ -90,6 +90,18 @@ export type MaintenanceOptions = Settings.MaintenanceOptions
  * @since 0.1.0
  * @category models
  */
+export type RetentionOptions = Settings.RetentionOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type QueueStorageOptions = Settings.QueueStorageOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
 export type CompletionOptions = Settings.CompletionOptions
 
 /**
@@ -221,6 +233,31 @@ export const maintenance = (options: MaintenanceOptions) =>
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> =>
   internal.modify(self, (parts) => ({ ...parts, maintenance: { ...parts.maintenance, ...options } }))
+
+/**
+ * How long ended jobs are kept. A queue may keep its own for longer or shorter: see `awa.queues`. Successes are kept in
+ * the log, whose slots are freed as a whole: they go at the earliest when they may, at the latest a slot's span later.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const retention = (options: RetentionOptions) =>
+<E, R, Kinds extends string>(
+  self: Builder<E, R, Kinds>
+): Builder<E, R, Kinds> =>
+  internal.modify(self, (parts) => ({ ...parts, retention: { ...parts.retention, ...options } }))
+
+/**
+ * How the default storage engine turns its slots.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const queueStorage = (options: QueueStorageOptions) =>
+<E, R, Kinds extends string>(
+  self: Builder<E, R, Kinds>
+): Builder<E, R, Kinds> =>
+  internal.modify(self, (parts) => ({ ...parts, queueStorage: { ...parts.queueStorage, ...options } }))
 
 /**
  * How results are stored.

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import type { Rescued, Verdict } from "@awa/model/StorageEngine"
+import type { Reclaimed, Rescued, Verdict } from "@awa/model/StorageEngine"
 import * as Context from "effect/Context"
 import { constVoid } from "effect/Function"
 
@@ -15,7 +15,7 @@ import { constVoid } from "effect/Function"
  * - `marked`: a queue's idle mark was set or released.
  * - `asleep`: a dispatcher stopped probing and waits to be woken.
  * - `beat`: a heartbeat pass ended; `lost` attempts were no longer this worker's, `returned` ones it did not run.
- * - `promoted`, `rescued`: a maintenance pass ended; told also when there was nothing to do.
+ * - `promoted`, `rescued`, `reclaimed`, `expired`: a maintenance pass ended; told also when there was nothing to do.
  * - `leader`: this worker became the leader, or stopped being it.
  * - `listening`: the notification connection came up or went down.
  * - `failed`: a turn of a background loop failed and will be tried again.
@@ -32,6 +32,8 @@ export type Signal =
   | { readonly _tag: "beat"; readonly count: number; readonly lost: number; readonly returned: number }
   | { readonly _tag: "promoted"; readonly count: number }
   | { readonly _tag: "rescued"; readonly attempts: ReadonlyArray<Rescued> }
+  | { readonly _tag: "reclaimed"; readonly reclaimed: Reclaimed }
+  | { readonly _tag: "expired"; readonly count: number }
   | { readonly _tag: "leader"; readonly leading: boolean }
   | { readonly _tag: "listening"; readonly up: boolean }
   | { readonly _tag: "failed"; readonly loop: string; readonly failures: number }

@@ -40,6 +40,29 @@ export interface MaintenanceOptions {
   readonly leaderElectionInterval?: Duration.DurationInput | undefined
   /** How often the leader makes sure that its connection, and with it the lock, is alive. Default 30 seconds. */
   readonly leaderCheckInterval?: Duration.DurationInput | undefined
+  /** How often the leader looks for storage that can be given back. Default 5 seconds. */
+  readonly reclaimInterval?: Duration.DurationInput | undefined
+  /** How often the leader forgets ended jobs that are not kept any longer. Default 60 seconds. */
+  readonly expireInterval?: Duration.DurationInput | undefined
+}
+
+export interface RetentionOptions {
+  /** How long jobs that ended well are kept. Default 24 hours. */
+  readonly completed?: Duration.DurationInput | undefined
+  /** How long jobs that failed for good are kept. Default 72 hours. */
+  readonly failed?: Duration.DurationInput | undefined
+  /** How long cancelled jobs are kept. Default 72 hours. */
+  readonly cancelled?: Duration.DurationInput | undefined
+}
+
+export interface QueueStorageOptions {
+  /**
+   * How often new jobs go to another slot of the log. Default 60 seconds; less often when the history of
+   * `retention.completed` would not fit into the slots otherwise.
+   */
+  readonly queueRotateInterval?: Duration.DurationInput | undefined
+  /** How often new leases go to another slot of theirs. Default 60 seconds. */
+  readonly leaseRotateInterval?: Duration.DurationInput | undefined
 }
 
 export interface CompletionOptions {
@@ -79,6 +102,8 @@ export interface Options {
   readonly handlers: ReadonlyArray<Handler>
   readonly heartbeat: HeartbeatOptions
   readonly maintenance: MaintenanceOptions
+  readonly retention: RetentionOptions
+  readonly queueStorage: QueueStorageOptions
   readonly completion: CompletionOptions
   readonly shutdown: ShutdownOptions
   readonly connections: ConnectionsOptions
@@ -96,6 +121,8 @@ export interface Settings {
   readonly handlers: ReadonlyMap<string, Handler>
   readonly heartbeat: { readonly [K in keyof Required<HeartbeatOptions>]: Duration.Duration }
   readonly maintenance: { readonly [K in keyof Required<MaintenanceOptions>]: Duration.Duration }
+  readonly retention: { readonly [K in keyof Required<RetentionOptions>]: Duration.Duration }
+  readonly queueStorage: { readonly [K in keyof Required<QueueStorageOptions>]: Duration.Duration }
   readonly completion: { readonly batchSize: number }
   readonly shutdown: { readonly timeout: Duration.Duration }
   readonly connections: {
@@ -113,6 +140,8 @@ export const emptyOptions: Options = {
   handlers: [],
   heartbeat: {},
   maintenance: {},
+  retention: {},
+  queueStorage: {},
   completion: {},
   shutdown: {},
   connections: {},
@@ -159,7 +188,18 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
       promoteInterval: Duration.millis(250),
       deadlineRescueInterval: Duration.seconds(30),
       leaderElectionInterval: Duration.seconds(10),
-      leaderCheckInterval: Duration.seconds(30)
+      leaderCheckInterval: Duration.seconds(30),
+      reclaimInterval: Duration.seconds(5),
+      expireInterval: Duration.seconds(60)
+    })
+    const retention = yield* durations("retention", options.retention, {
+      completed: Duration.hours(24),
+      failed: Duration.hours(72),
+      cancelled: Duration.hours(72)
+    })
+    const queueStorage = yield* durations("queueStorage", options.queueStorage, {
+      queueRotateInterval: Duration.seconds(60),
+      leaseRotateInterval: Duration.seconds(60)
     })
     yield* knownOptions("completion", options.completion, ["batchSize"])
     const batchSize = options.completion.batchSize ?? 512
@@ -173,6 +213,8 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
       handlers,
       heartbeat,
       maintenance,
+      retention,
+      queueStorage,
       completion: { batchSize },
       shutdown,
       connections,

@@ -211,7 +211,9 @@ export const make = () => {
       }),
     rescueStale: ({ limit, staleness }) =>
       rescue("rescueStale", limit, (job, now) => now - job.beatAt > Duration.toMillis(staleness)),
-    rescueExpired: ({ limit }) => rescue("rescueExpired", limit, (job, now) => job.deadlineAt <= now)
+    rescueExpired: ({ limit }) => rescue("rescueExpired", limit, (job, now) => job.deadlineAt <= now),
+    reclaim: () => Effect.succeed({ rotated: false, evicted: 0, kept: 0, freed: 0 }),
+    expire: () => Effect.succeed(0)
   }
 
   return {

@@ -6,7 +6,9 @@ import type { Signal } from "../../Signals.js"
 import type { Leadership, Term } from "../leadership.js"
 import * as Loop from "../loop.js"
 import type { Settings } from "../settings.js"
+import { expireAll } from "./expire.js"
 import { promoteAll } from "./promote.js"
+import { reclaim } from "./reclaim.js"
 import { rescueAll } from "./rescue.js"
 
 export interface Leader {
@@ -22,7 +24,7 @@ export interface Options {
 }
 
 /**
- * Runs for leader, and while it leads does what must be done once for all workers: promotion and rescue. Each task is a
+ * Runs for leader, and while it leads does what must be done once for all workers: promotion, rescue, retention. Each task is a
  * loop of its own, so that a slow one delays no other. The term ends with the lock's connection.
  */
 export const make = ({ engine, leadership, settings, signal }: Options): Effect.Effect<Leader, never, Scope.Scope> =>
@@ -58,6 +60,20 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
         name: "maintenance.rescue_deadline",
         turn: rescueAll((limit) => engine.rescueExpired({ limit }), signal),
         pause: () => Loop.interval(maintenance.deadlineRescueInterval),
+        worked,
+        signal
+      }),
+      Loop.fork({
+        name: "maintenance.reclaim",
+        turn: reclaim(engine, settings, signal),
+        pause: () => Loop.interval(maintenance.reclaimInterval),
+        worked,
+        signal
+      }),
+      Loop.fork({
+        name: "maintenance.expire",
+        turn: expireAll(engine, settings.retention, signal),
+        pause: () => Loop.interval(maintenance.expireInterval),
         worked,
         signal
       })
