@@ -47,7 +47,8 @@ create table awa.slots (
   ring text not null check (ring in ('ready', 'park', 'lease')),
   generation bigint not null,
   slot smallint not null,
-  opened_at timestamptz not null default clock_timestamp(),
+  -- By the clock of the workers; null until the first of them has looked.
+  opened_at timestamptz,
   sealed_at timestamptz,
   counted_rows bigint,
   drained_at timestamptz,

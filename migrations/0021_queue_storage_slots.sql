@@ -45,7 +45,7 @@ begin
 end
 $$;
 
--- Seals the open slot when it has been open for p_interval_ms and has rows, and opens an empty one; if there is none, it
+-- Seals the open slot when it has been open for p_interval_ms and holds jobs, and opens an empty one; if there is none, it
 -- stays open and grows. What was parked is sealed after a whole lap. Answers whether a slot was sealed.
 create function awa.rotate(p_interval_ms bigint, p_now timestamptz) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -58,6 +58,7 @@ declare
 begin
   perform awa.lock_slots();
   perform awa.absorb_strays(v_now);
+  update awa.slots s set opened_at = v_now where s.opened_at is null;
 
   update awa.slots s set sealed_at = v_now
   where s.ring = 'park' and s.sealed_at is null
@@ -65,7 +66,10 @@ begin
     and not exists (select from awa.slots o where o.ring = 'park' and o.slot <> s.slot);
 
   select * into v_open from awa.slots s where s.ring = 'ready' and s.sealed_at is null;
-  if v_open.opened_at > v_now - p_interval_ms * interval '1 millisecond' or not awa.slot_is_used(v_open.slot) then
+  -- Cursors alone, carried here from other slots, would be carried on for ever.
+  if v_open.opened_at > v_now - p_interval_ms * interval '1 millisecond'
+    or pg_relation_size(format('awa.ready_entries_%s', v_open.slot)::regclass) = 0
+  then
     return false;
   end if;
   -- A slot that a stray has written to since it was freed is not empty.
