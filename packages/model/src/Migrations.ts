@@ -19,6 +19,8 @@ import {
 } from "./Errors.js"
 import * as failures from "./internal/failures.js"
 import * as internal from "./internal/migrationText.js"
+import * as Layout from "./internal/storage/layout.js"
+import type { QueueStorageConfig } from "./QueueStorage.js"
 import * as StorageSchemas from "./StorageSchemas.js"
 
 /**
@@ -54,6 +56,8 @@ export type Status =
 export interface Options {
   /** Default: those of `StorageSchemas`. */
   readonly schemas?: Partial<StorageSchemas.Schemas> | undefined
+  /** How queue storage is laid out when it is installed; without effect on one that is. */
+  readonly queueStorage?: QueueStorageConfig | undefined
   /** The last version to apply. Default: the newest. */
   readonly through?: number | undefined
 }
@@ -86,7 +90,8 @@ export const run = (
   Effect.gen(function*() {
     const schemas = yield* schemasOf(options)
     const through = yield* throughOf(options)
-    return yield* Database.transaction(apply(schemas, through), { isolation: "read committed" }).pipe(
+    const layout = yield* Layout.make(options?.queueStorage)
+    return yield* Database.transaction(apply(schemas, through, layout), { isolation: "read committed" }).pipe(
       Effect.retry({
         while: (error) => error._tag === "DatabaseError" && error.sqlState === "40P01",
         schedule: Schedule.exponential("50 millis"),
@@ -105,8 +110,9 @@ export const sql = (options?: Options): Effect.Effect<string, MigrationError, Sq
   Effect.gen(function*() {
     const schemas = yield* schemasOf(options)
     const through = yield* throughOf(options)
+    const layout = yield* Layout.make(options?.queueStorage)
     const { missingSchemas, pending } = yield* plan(schemas, through)
-    return pending.length === 0 ? "-- nothing to do\n" : internal.script(pending, schemas, missingSchemas)
+    return pending.length === 0 ? "-- nothing to do\n" : internal.script(pending, schemas, missingSchemas, layout)
   })
 
 /**
@@ -203,14 +209,14 @@ const select = <Row extends object>(text: string, values: ReadonlyArray<unknown>
     )
   )
 
-const apply = (schemas: StorageSchemas.Schemas, through: number) =>
+const apply = (schemas: StorageSchemas.Schemas, through: number, layout: Layout.Layout) =>
   Effect.gen(function*() {
     // Waiting for another process may take its time; what comes then obeys the limits of the role again.
     yield* execute("set local statement_timeout = 0; set local lock_timeout = 0")
     yield* execute(`${internal.lock(schemas)}; set local lock_timeout to default`)
     const { missingSchemas, pending } = yield* plan(schemas, through)
     if (pending.length > 0) yield* execute(internal.preparation(schemas, missingSchemas))
-    for (const migration of pending) yield* execute(internal.step(migration, schemas))
+    for (const migration of pending) yield* execute(internal.step(migration, schemas, layout))
     return pending.map(({ name, schema, version }): Migration => ({ version, name, schema }))
   })
 

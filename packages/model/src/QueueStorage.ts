@@ -12,6 +12,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Database from "./Database.js"
 import { ForeignDatabase, StorageInconsistent } from "./Errors.js"
+import type { Layout } from "./internal/storage/layout.js"
 import * as codec from "./internal/storage/queueCodec.js"
 import * as statements from "./internal/storage/queueStatements.js"
 import * as Reclaim from "./internal/storage/reclaim.js"
@@ -19,6 +20,20 @@ import type { ClaimRequest, Rescued, Service, StorageError } from "./StorageEngi
 import { StorageEngine } from "./StorageEngine.js"
 import { type Schemas, StorageSchemas } from "./StorageSchemas.js"
 import { TimeSource } from "./TimeSource.js"
+
+/**
+ * How queue storage is laid out. Chosen when it is installed (`Migrations.run`), and verified by whoever says what he
+ * expects (`layerOf`, `Awa.queueStorage`).
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface QueueStorageConfig {
+  /** Slots of the log, 4 to 64. Default: 16. */
+  readonly queueSlotCount?: number | undefined
+  /** Slots of the leases, 2 to 64. Default: 8. */
+  readonly leaseSlotCount?: number | undefined
+}
 
 interface StatusRow {
   readonly system_identifier: string
@@ -205,8 +220,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       Effect.flatMap(now, (at) => freeRows(...params, at)).pipe(Effect.map(([row]) => row?.answer ?? "undrained"))
   }
   const expire = counting("expire", text.expire)
-  const [config] = yield* run<{ queue_slots: number }>("read the layout of the storage", text.config)()
-  const slots = config?.queue_slots ?? 16
+  const { queueSlotCount: slots } = yield* layout
 
   return {
     name: "queue_storage",
@@ -252,3 +266,39 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
  * @category layers
  */
 export const layer: Layer.Layer<StorageEngine, StorageError, SqlClient.SqlClient> = Layer.effect(StorageEngine, make)
+
+/**
+ * The engine, if the storage is laid out as expected; whatever is left out is taken as it is.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layerOf = (
+  expected: QueueStorageConfig
+): Layer.Layer<StorageEngine, StorageError, SqlClient.SqlClient> =>
+  Layer.effect(StorageEngine, Effect.zipRight(verify(expected), make))
+
+const layout: Effect.Effect<Layout, StorageError, SqlClient.SqlClient> = Effect.gen(function*() {
+  const sql = (yield* SqlClient.SqlClient).withoutTransforms()
+  const text = statements.make(yield* StorageSchemas)
+  const [row] = yield* sql.unsafe<{ queue_slots: number; lease_slots: number }>(text.config).pipe(
+    Effect.catchTag("SqlError", Database.fromSqlError("read the layout of the storage"))
+  )
+  return { queueSlotCount: row!.queue_slots, leaseSlotCount: row!.lease_slots }
+})
+
+const verify = (expected: QueueStorageConfig): Effect.Effect<void, StorageError, SqlClient.SqlClient> =>
+  Effect.gen(function*() {
+    const found = yield* layout
+    const { engine } = yield* StorageSchemas
+    for (const setting of ["queueSlotCount", "leaseSlotCount"] as const) {
+      const count = expected[setting]
+      if (count !== undefined && count !== found[setting]) {
+        return yield* new StorageInconsistent({
+          schema: engine,
+          detail: `it was installed with a ${setting} of ${found[setting]}, not ${count}; it is chosen by the first ` +
+            "Migrations.run and cannot be changed"
+        })
+      }
+    }
+  })

@@ -1,11 +1,12 @@
 /**
  * What becomes of ended jobs and of their space, on a real database whose time is `TestClock`'s.
  */
-import { Job, QueueStorage, type StorageEngine, TimeSource } from "@awa/model"
+import { Job, Migrations, QueueStorage, type StorageEngine, TimeSource } from "@awa/model"
 import { Jobs, TestDatabase } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
 import { Duration, Effect, Layer, Schema, TestClock } from "effect"
+import { EmptyLive } from "./support/database.js"
 
 const Anything = Job.make("anything", { payload: Schema.Unknown })
 
@@ -219,4 +220,28 @@ describe("reclaim", () => {
       assert.deepStrictEqual(yield* engine.probe(["default"]), [])
       yield* end({ _tag: "completed" })
     }).pipe(Effect.provide(TestLive)))
+
+  it.scoped("turns a ring of four slots, which whoever expects another is told of", () =>
+    Effect.gen(function*() {
+      yield* Migrations.run({ queueStorage: { queueSlotCount: 4, leaseSlotCount: 2 } })
+      const { end, engine } = yield* make
+      for (let round = 0; round < 12; round++) {
+        yield* Anything.enqueueMany([1, 2])
+        yield* end({ _tag: "completed" })
+        yield* TestClock.adjust("61 seconds")
+        yield* engine.reclaim({
+          rotateInterval: Duration.seconds(1),
+          leaseRotateInterval: Duration.seconds(1),
+          retention: { ...retention, completed: Duration.millis(1) }
+        })
+      }
+      assert.isBelow((yield* Jobs.countByState()).completed, 8)
+      yield* Layer.build(QueueStorage.layerOf({ queueSlotCount: 4 }))
+      const error = yield* Effect.flip(Layer.build(QueueStorage.layerOf({ queueSlotCount: 16 })))
+      assert.include(error, { _tag: "StorageInconsistent" })
+      for (const queueSlotCount of [3, 65, 4.5, NaN]) {
+        const refused = yield* Effect.flip(Migrations.run({ queueStorage: { queueSlotCount } }))
+        assert.include(refused, { _tag: "InvalidSetting", setting: "queueSlotCount" })
+      }
+    }).pipe(Effect.provide(Layer.merge(EmptyLive(), TimeSource.TimeSource.layerFromClock))))
 })

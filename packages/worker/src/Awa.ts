@@ -365,7 +365,11 @@ export const layer = <E, R, Kinds extends string>(
       const instanceId = newInstanceId()
       const { leadership, notifier, sql } = yield* Connections.open(settings.connections, instanceId)
       // `E` and `R` of the builder contain those of its storage; the others come with `QueueStorage`.
-      const storage = (parts.storage ?? QueueStorage.layer) as Layer.Layer<StorageEngine, E | StorageError, R>
+      const storage = (parts.storage ?? QueueStorage.layerOf(settings.queueStorage.layout)) as Layer.Layer<
+        StorageEngine,
+        E | StorageError,
+        R
+      >
       const engine = yield* Layer.build(storage).pipe(
         Effect.map(Context.get(StorageEngine)),
         Effect.provideService(SqlClient.SqlClient, sql)

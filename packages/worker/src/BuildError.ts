@@ -118,6 +118,22 @@ export class InvalidConnectionCount extends Data.TaggedError("InvalidConnectionC
 }
 
 /**
+ * A number of slots that no storage has.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class InvalidSlotCount extends Data.TaggedError("InvalidSlotCount")<{
+  readonly setting: string
+  readonly value: unknown
+  readonly reason: string
+}> {
+  override get message(): string {
+    return describe(this)
+  }
+}
+
+/**
  * A duration that is zero, negative, endless or none at all.
  *
  * @since 0.1.0
@@ -180,6 +196,7 @@ export type BuildError =
   | InvalidClaimBatchSize
   | InvalidCompletionBatchSize
   | InvalidConnectionCount
+  | InvalidSlotCount
   | InvalidDuration
   | InvalidChoice
   | UnknownOption

@@ -3,12 +3,14 @@
  *
  * The files are written for a schema `awa`, so that psql can run them as they are. In a file of the engine `awa.` means
  * the engine's schema and `awa/*control*\/.` the control schema; in a file of the control plane it is the other way
- * round, with `awa/*engine*\/.`. `/*schema*\/'awa'` is the name of the file's schema as a string.
+ * round, with `awa/*engine*\/.`. `/*schema*\/'awa'` is the name of the file's schema as a string, `/*queueSlotCount*\/16`
+ * a number of the layout.
  */
 import { createHash } from "node:crypto"
 import * as Locks from "../Locks.js"
 import type { Schemas } from "../StorageSchemas.js"
 import { migrations as generated } from "./migrations.generated.js"
+import * as Layout from "./storage/layout.js"
 
 /** @internal */
 export interface Migration {
@@ -30,8 +32,13 @@ export const migrations: ReadonlyArray<Migration> = generated.map((migration) =>
 }))
 
 /** @internal */
-export const rewrite = ({ schema, sql }: Pick<Migration, "schema" | "sql">, schemas: Schemas): string =>
+export const rewrite = (
+  { schema, sql }: Pick<Migration, "schema" | "sql">,
+  schemas: Schemas,
+  layout: Layout.Layout = Layout.defaults
+): string =>
   sql
+    .replace(/\/\*(queueSlotCount|leaseSlotCount)\*\/\d+/g, (_, name: keyof Layout.Layout) => String(layout[name]))
     // Who runs the text has made the schemas.
     .replace(/^create schema if not exists awa;\n/gm, "")
     .replace(/\bawa\/\*(control|engine)\*\/\./g, (_, other: keyof Schemas) => `"${schemas[other]}".`)
@@ -66,9 +73,9 @@ export const preparation = ({ control }: Schemas, missingSchemas: ReadonlyArray<
  *
  * @internal
  */
-export const step = (migration: Migration, schemas: Schemas): string => {
+export const step = (migration: Migration, schemas: Schemas, layout: Layout.Layout): string => {
   const { checksum, name, schema, version } = migration
-  return `${rewrite(migration, schemas).trimEnd()}
+  return `${rewrite(migration, schemas, layout).trimEnd()}
 
 insert into "${schemas.control}".schema_migrations (target_schema, version, name, checksum)
 values ('${schemas[schema]}', ${version}, '${name}', '${checksum}');
@@ -83,12 +90,13 @@ values ('${schemas[schema]}', ${version}, '${name}', '${checksum}');
 export const script = (
   pending: ReadonlyArray<Migration>,
   schemas: Schemas,
-  missingSchemas: ReadonlyArray<string>
+  missingSchemas: ReadonlyArray<string>,
+  layout: Layout.Layout
 ): string =>
   [
     `begin;\n${lock(schemas)};\n`,
     preparation(schemas, missingSchemas),
-    ...pending.map((migration) => step(migration, schemas)),
+    ...pending.map((migration) => step(migration, schemas, layout)),
     "commit;\n"
   ].join("\n")
 

@@ -1,3 +1,4 @@
+import type { QueueStorageConfig } from "@awa/model/QueueStorage"
 import * as Duration from "effect/Duration"
 import * as Either from "effect/Either"
 import * as Option from "effect/Option"
@@ -12,6 +13,7 @@ import {
   InvalidDuration,
   InvalidMaxWorkers,
   InvalidQueueName,
+  InvalidSlotCount,
   NoQueuesConfigured,
   UnknownOption
 } from "../BuildError.js"
@@ -55,7 +57,7 @@ export interface RetentionOptions {
   readonly cancelled?: Duration.DurationInput | undefined
 }
 
-export interface QueueStorageOptions {
+export interface QueueStorageOptions extends QueueStorageConfig {
   /**
    * How often new jobs go to another slot of the log. Default 60 seconds; less often when the history of
    * `retention.completed` would not fit into the slots otherwise.
@@ -122,7 +124,12 @@ export interface Settings {
   readonly heartbeat: { readonly [K in keyof Required<HeartbeatOptions>]: Duration.Duration }
   readonly maintenance: { readonly [K in keyof Required<MaintenanceOptions>]: Duration.Duration }
   readonly retention: { readonly [K in keyof Required<RetentionOptions>]: Duration.Duration }
-  readonly queueStorage: { readonly [K in keyof Required<QueueStorageOptions>]: Duration.Duration }
+  readonly queueStorage: {
+    readonly queueRotateInterval: Duration.Duration
+    readonly leaseRotateInterval: Duration.Duration
+    /** How the storage is expected to be laid out. */
+    readonly layout: QueueStorageConfig
+  }
   readonly completion: { readonly batchSize: number }
   readonly shutdown: { readonly timeout: Duration.Duration }
   readonly connections: {
@@ -197,10 +204,14 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
       failed: Duration.hours(72),
       cancelled: Duration.hours(72)
     })
-    const queueStorage = yield* durations("queueStorage", options.queueStorage, {
+    const { leaseSlotCount, queueSlotCount, ...rotation } = options.queueStorage
+    yield* slotCount("queueSlotCount", queueSlotCount)
+    yield* slotCount("leaseSlotCount", leaseSlotCount)
+    const intervals = yield* durations("queueStorage", rotation, {
       queueRotateInterval: Duration.seconds(60),
       leaseRotateInterval: Duration.seconds(60)
     })
+    const queueStorage = { ...intervals, layout: { leaseSlotCount, queueSlotCount } }
     yield* knownOptions("completion", options.completion, ["batchSize"])
     const batchSize = options.completion.batchSize ?? 512
     yield* integer(InvalidCompletionBatchSize, "completion.batchSize", batchSize, maxBatchSize)
@@ -320,6 +331,9 @@ const knownOptions = (group: string, options: object, known: ReadonlyArray<strin
   }
   return ok
 }
+
+const slotCount = (name: keyof QueueStorageConfig, count: number | undefined): Check =>
+  count === undefined ? ok : integer(InvalidSlotCount, `queueStorage.${name}`, count, 64)
 
 const isEndless = (input: QueueConfig.QueueConfig["deadline"]): input is "infinity" | null =>
   input === null || input === "infinity" ||

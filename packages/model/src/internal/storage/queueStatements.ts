@@ -21,15 +21,15 @@ export const make = ({ engine }: Schemas) => {
     rescue: registerStatement(
       `select rescued::text, complete, settled::text, xid::text, xmin::text from ${schema}.rescue($1::text, $2::bigint, $3::bigint, $4::int, $5::timestamptz)`
     ),
-    config: `select ${schema}.storage_setting('queue_slots') as queue_slots`,
+    config:
+      `select ${schema}.storage_setting('queue_slots') as queue_slots, ${schema}.storage_setting('lease_slots') as lease_slots`,
     rotate: `select ${schema}.rotate($1::bigint, $2::timestamptz) as rotated`,
     publishSlot: `select ${schema}.publish_slot()`,
     rotateLeases: `select ${schema}.rotate_leases($1::bigint, $2::timestamptz) as rotated`,
     sealedSlots: `select slot from ${schema}.sealed_slots()`,
     countSlot: `select ${schema}.count_slot($1::smallint) as counted`,
     evict: `select ${schema}.evict($1::smallint, $2::bigint, $3::int, $4::timestamptz) as count`,
-    drainSlot:
-      `select lanes, drained from ${schema}.drain_slot($1::smallint, $2::bigint, $3::int, $4::timestamptz)`,
+    drainSlot: `select lanes, drained from ${schema}.drain_slot($1::smallint, $2::bigint, $3::int, $4::timestamptz)`,
     keepHistory: `select ${schema}.keep_history($1::smallint, $2::bigint, $3::int, $4::timestamptz) as count`,
     freeSlot: `select ${schema}.free_slot($1::smallint, $2::bigint, $3::bigint, $4::timestamptz) as answer`,
     expire: `select ${schema}.expire($1::bigint, $2::bigint, $3::bigint, $4::int, $5::timestamptz) as count`,
