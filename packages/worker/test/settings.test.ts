@@ -23,6 +23,10 @@ describe("settings", () => {
     assert.strictEqual(Duration.toMillis(settings.heartbeat.staleness), 90_000)
     assert.strictEqual(Duration.toMillis(settings.maintenance.promoteInterval), 250)
     assert.strictEqual(Duration.toMillis(settings.shutdown.timeout), 30_000)
+    assert.strictEqual(Duration.toHours(settings.retention.completed), 24)
+    assert.strictEqual(Duration.toHours(settings.retention.failed), 72)
+    assert.strictEqual(Duration.toHours(settings.retention.cancelled), 72)
+    assert.strictEqual(Duration.toMillis(settings.queueStorage.queueRotateInterval), 60_000)
     assert.deepInclude(settings, { claimDurability: "async", unknownKinds: "retry" })
     assert.deepInclude(settings.connections, { notifications: "listen", poolSize: 4 })
   })
@@ -110,6 +114,19 @@ describe("settings", () => {
     }],
     ["an election without pause", queue.pipe(Awa.maintenance({ leaderElectionInterval: -1 })), "InvalidDuration", {
       setting: "maintenance.leaderElectionInterval"
+    }],
+    ["history without end", queue.pipe(Awa.retention({ failed: "infinity" })), "InvalidDuration", {
+      setting: "retention.failed"
+    }],
+    ["rotation without pause", queue.pipe(Awa.queueStorage({ queueRotateInterval: 0 })), "InvalidDuration", {
+      setting: "queueStorage.queueRotateInterval"
+    }],
+    ["half a slot", queue.pipe(Awa.queueStorage({ queueSlotCount: 7.5 })), "InvalidSlotCount", {
+      setting: "queueStorage.queueSlotCount",
+      value: 7.5
+    }],
+    ["a ring misspelt", queue.pipe(Awa.queueStorage({ queueSlots: 8 } as object)), "UnknownOption", {
+      setting: "queueStorage.queueSlots"
     }],
     ["empty batches", queue.pipe(Awa.completion({ batchSize: 0 })), "InvalidCompletionBatchSize", {
       setting: "completion.batchSize",
