@@ -160,6 +160,9 @@ create function awa.lane_heads(p_queue text, p_limit integer, p_now timestamptz,
 returns table (lane_id bigint, n bigint)
 language plpgsql stable
 as $$
+declare
+  -- Of the snapshot that is searched: the function is stable.
+  v_slots constant smallint[] := awa.active_slots();
 begin
   return query
   select l.lane_id, case when h.last_key > h.first_key then 1 else h.n end
@@ -167,7 +170,9 @@ begin
   left join lateral (
     select b.cursor_pos, b.pending_xids, b.pending_after
     from awa.claim_batches b
-    where b.lane_id = l.lane_id and b.cursor_pos is not null
+    where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+      and b.lane_id = l.lane_id and b.cursor_pos is not null
     order by b.batch_id desc limit 1
   ) c on true
   -- Transactions that were pending and have ended since.
@@ -183,12 +188,14 @@ begin
       from (
         select e.pos, e.run_at, e.created_at
         from (select f.xids, f.afters where f.n > 0) x
-        cross join lateral awa.late_entries(l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
+        cross join lateral awa.late_entries(v_slots, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
         union all
         (
           select e.pos, e.run_at, e.created_at
           from awa.ready_entries e
-          where e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
+          where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
+              or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+            and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
           order by e.pos limit p_limit
         )
       ) r
