@@ -65,7 +65,8 @@ select
   coalesce(r.envelope -> 'errors', '[]'),
   coalesce(r.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
-  coalesce(x.progress, r.envelope -> 'progress')
+  coalesce(x.progress, r.envelope -> 'progress'),
+  r.envelope ->> 'ordering_key'
 from awa.leases x
 cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l

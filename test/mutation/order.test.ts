@@ -111,7 +111,8 @@ rule(server, "claims of a queue with several shards do not wait for each other",
       breaks: [{
         within: "awa.lock_lanes",
         find: "if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_head.lane_id)) then",
-        replace: "perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_head.lane_id)); if true then"
+        replace:
+          "perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_head.lane_id)); if true then"
       }],
       shows: ["claimer waits"]
     },

@@ -70,8 +70,7 @@ rule(server, "enqueue of one job draws its id before its position", {
   }
 })
 
-const laneLookedUp =
-  "else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)"
+const laneLookedUp = "else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)"
 
 rule(server, "enqueue of one job refuses a lane that is not that of its queue and priority", {
   scenario: async (world) => {

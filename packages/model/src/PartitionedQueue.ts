@@ -73,7 +73,9 @@ export const fromQueues = (
     seen.set(name, i)
   }
   const [first, ...others] = queues
-  return first === undefined ? refuse("queues", 0, "must be at least one") : Either.right({ queues: [first, ...others] })
+  return first === undefined
+    ? refuse("queues", 0, "must be at least one")
+    : Either.right({ queues: [first, ...others] })
 }
 
 /**

@@ -121,7 +121,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         request.deadline === null ? null : Math.ceil(Duration.toMillis(request.deadline)),
         request.durability === "async",
         at,
-        request.priorityAging == null ? null : Math.ceil(Duration.toMillis(request.priorityAging))
+        request.priorityAging ? Math.ceil(Duration.toMillis(request.priorityAging)) : null
       )).pipe(
         // Of a queue with several shards: what it went for, another claim had taken by then.
         Effect.repeat({ times: 10, while: ([row]) => row !== undefined && row.jobs === null }),

@@ -192,14 +192,15 @@ export const queue = (name: string, config: QueueConfig = {}) =>
  * @since 0.1.0
  * @category combinators
  */
-export const partitionedQueue = (partitioned: PartitionedQueue, config: QueueConfig = {}) =>
-<E, R, Kinds extends string>(
-  self: Builder<E, R, Kinds>
-): Builder<E, R, Kinds> =>
-  internal.modify(self, (parts) => ({
-    ...parts,
-    queues: [...parts.queues, ...partitioned.queues.map((name) => [name, config] as const)]
-  }))
+export const partitionedQueue =
+  (partitioned: PartitionedQueue, config: QueueConfig = {}) =>
+  <E, R, Kinds extends string>(
+    self: Builder<E, R, Kinds>
+  ): Builder<E, R, Kinds> =>
+    internal.modify(self, (parts) => ({
+      ...parts,
+      queues: [...parts.queues, ...partitioned.queues.map((name) => [name, config] as const)]
+    }))
 
 /**
  * Runs the jobs of one kind. The handler gets the decoded payload and the context of the attempt; whatever services it

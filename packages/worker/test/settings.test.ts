@@ -56,7 +56,9 @@ describe("settings", () => {
 
   it("a partitioned queue brings all its physical queues, with the same settings", () => {
     const partitioned = PartitionedQueue.unsafeMake("email", 3)
-    const { queues } = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.partitionedQueue(partitioned, { maxWorkers: 7 }))))
+    const { queues } = Either.getOrThrow(
+      resolve(Awa.builder.pipe(Awa.partitionedQueue(partitioned, { maxWorkers: 7 })))
+    )
     assert.deepStrictEqual(
       queues,
       ["email", "email__p1", "email__p2"].map((name) => ({ ...QueueConfig.defaults, name, maxWorkers: 7 }))

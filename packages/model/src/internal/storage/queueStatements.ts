@@ -28,8 +28,7 @@ export const make = ({ engine }: Schemas) => {
     sealedSlots: `select slot from ${schema}.sealed_slots()`,
     countSlot: `select ${schema}.count_slot($1::smallint) as counted`,
     evict: `select ${schema}.evict($1::smallint, $2::bigint, $3::int, $4::timestamptz) as count`,
-    drainSlot:
-      `select lanes, drained from ${schema}.drain_slot($1::smallint, $2::bigint, $3::int, $4::timestamptz)`,
+    drainSlot: `select lanes, drained from ${schema}.drain_slot($1::smallint, $2::bigint, $3::int, $4::timestamptz)`,
     keepHistory: `select ${schema}.keep_history($1::smallint, $2::bigint, $3::int, $4::timestamptz) as count`,
     freeSlot: `select ${schema}.free_slot($1::smallint, $2::bigint, $3::bigint, $4::timestamptz) as answer`,
     expire: `select ${schema}.expire($1::bigint, $2::bigint, $3::bigint, $4::int, $5::timestamptz) as count`,

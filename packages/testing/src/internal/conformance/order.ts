@@ -38,7 +38,7 @@ export const ordering = [
     Effect.gen(function*() {
       const old = yield* t.enqueue({ priority: 4 })
       yield* TestClock.adjust("119 seconds")
-      const young = yield* t.enqueueMany(2, { priority: 3 })
+      const young = yield* t.enqueueMany(2, { priority: 2 })
       assert.deepEqual(idsOf(yield* t.claim(1, aging)), [young[0]], "one interval has passed, and not two")
       yield* TestClock.adjust("1 second")
       const [first] = yield* t.claim(1, aging)
