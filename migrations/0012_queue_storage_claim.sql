@@ -134,7 +134,10 @@ declare
   v_sharded boolean;
   v_expecting boolean := false;
   -- Who waits since then has waited one, two, three intervals.
-  v_aged timestamptz[];
+  v_interval interval;
+  v_one timestamptz := '-infinity';
+  v_two timestamptz := '-infinity';
+  v_three timestamptz := '-infinity';
   v_last_pos bigint;
   v_cursor bigint;
   v_newest bigint;
@@ -153,7 +156,10 @@ begin
   end if;
 
   if p_aging_ms > 0 then
-    v_aged := awa.aged_since(coalesce(p_now, statement_timestamp()), p_aging_ms);
+    v_interval := p_aging_ms * interval '1 millisecond';
+    v_one := coalesce(p_now, statement_timestamp()) - v_interval;
+    v_two := v_one - v_interval;
+    v_three := v_two - v_interval;
   end if;
 
   select
@@ -241,17 +247,14 @@ begin
       ) r
     ) w
   ),
+  -- Also where each lane comes to a job that has not waited one, two, three intervals.
   first_waiting as materialized (
-    select w.lane_id, min(w.pos) filter (where not w.is_late) as pos from waiting w group by w.lane_id
-  ),
-  -- Where each lane comes to a job that has not waited one, two, three intervals. Between several lanes only.
-  young as materialized (
     select w.lane_id,
-      min(w.pos) filter (where w.since > v_aged[1]) as one,
-      min(w.pos) filter (where w.since > v_aged[2]) as two,
-      min(w.pos) filter (where w.since > v_aged[3]) as three
+      min(w.pos) filter (where not w.is_late) as pos,
+      min(w.pos) filter (where w.since > v_one) as one,
+      min(w.pos) filter (where w.since > v_two) as two,
+      min(w.pos) filter (where w.since > v_three) as three
     from waiting w
-    where v_aged is not null and (select count(*) from first_waiting) > 1
     group by w.lane_id
   ),
   -- By effective priority. Every order used here must take a prefix of each lane: the cursor can say nothing else. So a
@@ -260,15 +263,13 @@ begin
     select w.*, row_number() over o as rank, sum(coalesce(octet_length(w.body), w.bytes)) over o as total_bytes
     from (
       select w.*, l.priority, f.pos as first_pos,
-        case
-          when y.lane_id is null then l.priority
-          else greatest(1, l.priority - coalesce(w.pos < y.one, true)::integer
-            - coalesce(w.pos < y.two, true)::integer - coalesce(w.pos < y.three, true)::integer)
-        end as key
+        greatest(
+          1,
+          l.priority - case when w.pos >= f.one then 0 when w.pos >= f.two then 1 when w.pos >= f.three then 2 else 3 end
+        ) as key
       from waiting w
       join lane l on l.lane_id = w.lane_id
       join first_waiting f on f.lane_id = w.lane_id
-      left join young y on y.lane_id = w.lane_id
     ) w
     window o as (order by w.key, w.pos)
   ),
@@ -400,6 +401,9 @@ begin
       message = format('sequences are behind the data: position %s, cursor %s; batch %s, newest %s',
         v_last_pos, v_cursor, v_first_batch, v_newest),
       hint = 'The data was restored without its sequences. Adopt it before working on it.';
+  end if;
+  if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
+    perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
   if claim.jobs is not null or v_expecting then
     return next;

@@ -1,5 +1,6 @@
 import { quietServer } from "./support/host.js"
 import {
+  alice,
   begin,
   claim,
   commit,
@@ -14,7 +15,7 @@ import {
   minutes,
   setShards
 } from "./support/queue.js"
-import { type Finding, rule } from "./support/rule.js"
+import { type Finding, rule, type Scenario } from "./support/rule.js"
 import type { Session } from "./support/world.js"
 
 const server = quietServer()
@@ -85,27 +86,84 @@ rule(server, "ageing takes the first late jobs of each lane", {
 })
 
 /** Two jobs of different shards. One claim is under way when another one starts. */
-rule(server, "claims of a queue with several shards do not wait for each other", {
+const twoShards = (prepare: (session: Session) => Promise<unknown>): Scenario => async (world) => {
+  const ledger = new Ledger()
+  const first = await world.session()
+  const second = await world.session()
+  await setShards(first, 2)
+  await prepare(first)
+  ledger.waiting(await enqueue(first, 2))
+  await begin(first)
+  ledger.claimed(await claim(first, { limit: 1 }))
+  const claiming = claim(second, { limit: 1 })
+  let waits = true
+  claiming.finally(() => {
+    waits = false
+  })
+  await world.waitsOrEnds(second, claiming)
+  const findings: ReadonlyArray<Finding> = waits ? ["claimer waits"] : []
+  await commit(first)
+  ledger.claimed(await claiming)
+  await drain(first, ledger)
+  return [...findings, ...ledger.findings()]
+}
+
+const anyLane = "if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])) then"
+
+rule(server, "small claims of a queue with several shards and one priority do not wait for each other", {
+  scenario: twoShards(async () => {}),
+  mutants: {
+    "they take the same lane, whoever has it": {
+      breaks: [{
+        within: "awa.lock_lanes",
+        find: anyLane,
+        replace: "perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])); if true then"
+      }],
+      shows: ["claimer waits"]
+    },
+    "they lock no lane": {
+      breaks: [{ within: "awa.lock_lanes", find: anyLane, replace: "if true then" }],
+      shows: ["job doubled"]
+    }
+  }
+})
+
+rule(server, "a claim that took any lane and found nothing says so", {
   scenario: async (world) => {
     const ledger = new Ledger()
-    const first = await world.session()
-    const second = await world.session()
-    await setShards(first, 2)
-    ledger.waiting(await enqueue(first, 2))
-    await begin(first)
-    ledger.claimed(await claim(first, { limit: 1 }))
-    const claiming = claim(second, { limit: 1 })
-    let waits = true
-    claiming.finally(() => {
-      waits = false
-    })
-    await world.waitsOrEnds(second, claiming)
-    const findings: ReadonlyArray<Finding> = waits ? ["claimer waits"] : []
-    await commit(first)
-    ledger.claimed(await claiming)
-    await drain(first, ledger)
-    return [...findings, ...ledger.findings()]
+    const session = await world.session()
+    await setShards(session, 2)
+    for (const key of ["a", "customer-1"]) ledger.waiting(await enqueue(session, [{ ordering_key: key }]))
+    ledger.claimed(await claim(session, { limit: 3 }))
+    const [row] = await session.query<{ answers: number }>(
+      "select count(*)::int as answers from awa.claim('default', 3, $1, 1, null, true, null)",
+      alice
+    )
+    if (row?.answers === 1) await drain(session, ledger, { limit: 3 })
+    return ledger.findings()
   },
+  mutants: {
+    "it does not": {
+      breaks: [{ within: "awa.claim", find: "if claim.jobs is not null or v_expecting then", replace: "if claim.jobs is not null then" }],
+      shows: ["job lost"]
+    },
+    "it takes any lane again": {
+      breaks: [{
+        within: "awa.claim",
+        find: "case when claim.jobs is null then 'on' else 'off' end",
+        replace: "'off'"
+      }],
+      shows: ["job lost"]
+    }
+  }
+})
+
+rule(server, "claims of a queue with several shards do not wait for each other", {
+  // Lanes of another priority, too: they look which have jobs.
+  scenario: twoShards(async (session) => {
+    await enqueue(session, [{ priority: 1 }, { priority: 1 }])
+    await claim(session)
+  }),
   mutants: {
     "they take the first lane, whoever has it": {
       breaks: [{

@@ -1021,7 +1021,10 @@ declare
   v_sharded boolean;
   v_expecting boolean := false;
   -- Who waits since then has waited one, two, three intervals.
-  v_aged timestamptz[];
+  v_interval interval;
+  v_one timestamptz := '-infinity';
+  v_two timestamptz := '-infinity';
+  v_three timestamptz := '-infinity';
   v_last_pos bigint;
   v_cursor bigint;
   v_newest bigint;
@@ -1040,7 +1043,10 @@ begin
   end if;
 
   if p_aging_ms > 0 then
-    v_aged := awa.aged_since(coalesce(p_now, statement_timestamp()), p_aging_ms);
+    v_interval := p_aging_ms * interval '1 millisecond';
+    v_one := coalesce(p_now, statement_timestamp()) - v_interval;
+    v_two := v_one - v_interval;
+    v_three := v_two - v_interval;
   end if;
 
   select
@@ -1128,17 +1134,14 @@ begin
       ) r
     ) w
   ),
+  -- Also where each lane comes to a job that has not waited one, two, three intervals.
   first_waiting as materialized (
-    select w.lane_id, min(w.pos) filter (where not w.is_late) as pos from waiting w group by w.lane_id
-  ),
-  -- Where each lane comes to a job that has not waited one, two, three intervals. Between several lanes only.
-  young as materialized (
     select w.lane_id,
-      min(w.pos) filter (where w.since > v_aged[1]) as one,
-      min(w.pos) filter (where w.since > v_aged[2]) as two,
-      min(w.pos) filter (where w.since > v_aged[3]) as three
+      min(w.pos) filter (where not w.is_late) as pos,
+      min(w.pos) filter (where w.since > v_one) as one,
+      min(w.pos) filter (where w.since > v_two) as two,
+      min(w.pos) filter (where w.since > v_three) as three
     from waiting w
-    where v_aged is not null and (select count(*) from first_waiting) > 1
     group by w.lane_id
   ),
   -- By effective priority. Every order used here must take a prefix of each lane: the cursor can say nothing else. So a
@@ -1147,15 +1150,13 @@ begin
     select w.*, row_number() over o as rank, sum(coalesce(octet_length(w.body), w.bytes)) over o as total_bytes
     from (
       select w.*, l.priority, f.pos as first_pos,
-        case
-          when y.lane_id is null then l.priority
-          else greatest(1, l.priority - coalesce(w.pos < y.one, true)::integer
-            - coalesce(w.pos < y.two, true)::integer - coalesce(w.pos < y.three, true)::integer)
-        end as key
+        greatest(
+          1,
+          l.priority - case when w.pos >= f.one then 0 when w.pos >= f.two then 1 when w.pos >= f.three then 2 else 3 end
+        ) as key
       from waiting w
       join lane l on l.lane_id = w.lane_id
       join first_waiting f on f.lane_id = w.lane_id
-      left join young y on y.lane_id = w.lane_id
     ) w
     window o as (order by w.key, w.pos)
   ),
@@ -1287,6 +1288,9 @@ begin
       message = format('sequences are behind the data: position %s, cursor %s; batch %s, newest %s',
         v_last_pos, v_cursor, v_first_batch, v_newest),
       hint = 'The data was restored without its sequences. Adopt it before working on it.';
+  end if;
+  if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
+    perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
   if claim.jobs is not null or v_expecting then
     return next;
@@ -2307,13 +2311,6 @@ as $$
   end
 $$;
 
-create function awa.aged_since(p_now timestamptz, p_aging_ms bigint) returns timestamptz[]
-language sql immutable parallel safe
-as $$
-  select array[p_now - i, p_now - 2 * i, p_now - 3 * i]
-  from (select p_aging_ms * interval '1 millisecond') a(i)
-$$;
-
 -- The lanes of a queue in the order in which they should be served, as far as they have something to claim: how many
 -- jobs, up to p_limit of the same effective priority as the first one, and the position of that one.
 create function awa.lane_heads(p_queue text, p_limit integer, p_now timestamptz, p_aging_ms bigint)
@@ -2325,7 +2322,13 @@ declare
   v_slots constant smallint[] := awa.active_slots();
 begin
   return query
-  select l.lane_id, case when h.last_key > h.first_key then 1 else h.n end
+  select
+    l.lane_id,
+    case
+      when awa.aged_priority(l.priority, h.youngest, p_now, p_aging_ms)
+        > awa.aged_priority(l.priority, h.first, p_now, p_aging_ms) then 1
+      else h.n
+    end
   from (select distinct a.lane_id, a.priority from awa.lanes a where a.queue = p_queue) l
   left join lateral (
     select b.cursor_pos, b.pending_xids, b.pending_after
@@ -2342,34 +2345,34 @@ begin
     where pg_visible_in_snapshot(p.xid, pg_current_snapshot())
   ) f
   cross join lateral (
-    select count(*) as n, min(w.pos) as pos, max(w.key) as last_key, (array_agg(w.key order by w.pos))[1] as first_key
+    select count(*) as n, min(w.pos) as pos, max(w.since) as youngest, (array_agg(w.since order by w.pos))[1] as first
     from (
-      select r.pos, awa.aged_priority(l.priority, greatest(r.run_at, r.created_at), p_now, p_aging_ms) as key
-      from (
-        select e.pos, e.run_at, e.created_at
-        from (select f.xids, f.afters where f.n > 0) x
-        cross join lateral awa.late_entries(v_slots, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
-        union all
-        (
-          select e.pos, e.run_at, e.created_at
-          from awa.ready_entries e
-          where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
-              or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
-            and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
-          order by e.pos limit p_limit
-        )
-      ) r
+      select e.pos, greatest(e.run_at, e.created_at) as since
+      from (select f.xids, f.afters where f.n > 0) x
+      cross join lateral awa.late_entries(v_slots, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
+      union all
+      (
+        select e.pos, greatest(e.run_at, e.created_at)
+        from awa.ready_entries e
+        where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
+            or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+          and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
+        order by e.pos limit p_limit
+      )
     ) w
   ) h
   -- A cursor that has learned enough is worth a claim that finds nothing, and so is one that is ahead of the sequence.
   where h.n > 0 or f.n >= 16 or c.cursor_pos > (select s.last_value from awa.pos_seq s)
-  order by h.first_key, h.pos;
+  order by awa.aged_priority(l.priority, h.first, p_now, p_aging_ms), h.pos;
 end
 $$;
 
 -- Locks lanes of a queue with several shards until there is enough for p_limit jobs. A lane that somebody else has is left
 -- to them; only when all that have something are taken it waits for one. It never waits while it holds one: nobody can
--- wait for it in turn. lanes: null when there is nothing to claim. expecting: there were jobs in them.
+-- wait for it in turn. lanes: null when there is nothing to claim. expecting: there should be jobs in them.
+--
+-- To look at all lanes costs half of what a claim of one job does. So while the session's claims find jobs, and all lanes
+-- are of one priority, a small claim takes any lane.
 create function awa.lock_lanes(
   p_queue text,
   p_limit integer,
@@ -2383,11 +2386,25 @@ language plpgsql
 as $$
 declare
   -- A lane with so many jobs is enough for one claim: the others are left to other claims.
-  v_deep constant integer := least(p_limit, 64);
+  v_deep constant integer := least(p_limit, 32);
+  v_lanes bigint[];
+  v_priorities bigint;
   v_head record;
   v_n bigint := 0;
   v_taken bigint[];
 begin
+  if p_limit <= 4 and current_setting('awa.look', true) is distinct from 'on' then
+    select array_agg(l.lane_id order by l.shard), count(distinct l.priority) into v_lanes, v_priorities
+    from (select distinct a.lane_id, a.shard, a.priority from awa.lanes a where a.queue = p_queue) l;
+    for i in 1..case when v_priorities = 1 then cardinality(v_lanes) else 0 end loop
+      lock_lanes.lanes := array[v_lanes[1 + (abs(p_nonce % 64) + i) % cardinality(v_lanes)]];
+      if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])) then
+        lock_lanes.expecting := true;
+        return;
+      end if;
+    end loop;
+    lock_lanes.lanes := null;
+  end if;
   lock_lanes.expecting := false;
   for v_head in
     select h.lane_id, h.n

@@ -9,8 +9,8 @@ import { after, all, check, checkAlone, type Harness, idsOf, outcomes } from "./
 
 const aging = { priorityAging: Duration.minutes(1) }
 
-/** Over so many lanes each priority of the check's queue is spread from now on. */
-const setShards = (t: Harness, shards: number) =>
+/** @internal Over so many lanes each priority of the check's queue is spread from now on. */
+export const setShards = (t: Harness, shards: number) =>
   Effect.gen(function*() {
     const sql = yield* SqlClient.SqlClient
     const { engine } = yield* StorageSchemas
