@@ -102,6 +102,8 @@ begin
 end
 $$;
 
+revoke execute on function awa.shards_change() from public;
+
 -- Named after the schema: several may share one control plane.
 do $$
 begin

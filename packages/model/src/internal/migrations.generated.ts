@@ -2266,6 +2266,8 @@ begin
 end
 $$;
 
+revoke execute on function awa.shards_change() from public;
+
 -- Named after the schema: several may share one control plane.
 do $$
 begin
