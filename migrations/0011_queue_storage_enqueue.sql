@@ -107,7 +107,11 @@ declare
   v_lanes bigint;
 begin
   v_slot := awa.ready_slot();
-  with job as materialized (
+  with spread as materialized (
+    -- null when no queue has several shards
+    select jsonb_object_agg(q.name, q.shards) as shards from awa/*control*/.queues q where q.shards > 1
+  ),
+  job as materialized (
     select
       j.ordinal, j.kind,
       coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond') as run_at,
@@ -115,40 +119,53 @@ begin
       coalesce(j.queue, 'default') as queue,
       coalesce(j.priority, 2)::smallint as priority,
       coalesce(j.max_attempts, 25)::smallint as max_attempts,
-      awa.envelope(j.metadata, j.tags, null, null) as envelope,
-      awa.job_problem(
-        j.kind, j.queue, j.priority, j.max_attempts,
-        coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
-        j.metadata, j.tags
+      awa.with_ordering_key(awa.envelope(j.metadata, j.tags, null, null), j.ordering_key) as envelope,
+      coalesce((s.shards ->> coalesce(j.queue, 'default'))::integer, 1) as shards,
+      case when s.shards is not null then awa.ordering_hash(j.ordering_key) end as hash,
+      coalesce(
+        awa.job_problem(
+          j.kind, j.queue, j.priority, j.max_attempts,
+          coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
+          j.metadata, j.tags
+        ),
+        awa.ordering_key_problem(j.ordering_key)
       ) as problem
     from rows from (
       jsonb_to_recordset(p_jobs) as (
         kind text, args jsonb, queue text, priority integer, max_attempts integer, run_at timestamptz,
-        delay_ms float8, metadata jsonb, tags text[]
+        delay_ms float8, metadata jsonb, tags text[], ordering_key text
       )
-    ) with ordinality as j(kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordinal)
+    ) with ordinality as j(
+      kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordering_key, ordinal
+    )
+    cross join spread s
+  ),
+  -- The ordering key decides on the shard; without one the position does, which goes round.
+  positioned as materialized (
+    select p.*, case when p.shards = 1 then 0 else mod(coalesce(p.hash, p.pos), p.shards) end::smallint as shard
+    from (
+      select j.*, nextval('awa.pos_seq') as pos
+      from (select * from job where problem is null order by ordinal) j
+      offset 0
+    ) p
   ),
   lane as materialized (
-    select l.*, awa.lane_id(l.queue, l.priority, 0) as lane_id
+    select l.*, awa.lane_id(l.queue, l.priority, l.shard) as lane_id
     from (
-      select j.queue, j.priority, bool_or(j.run_at is null or j.run_at <= p_now) as is_ready
-      from job j where j.problem is null
-      group by j.queue, j.priority
+      select p.queue, p.priority, p.shard, bool_or(p.run_at is null or p.run_at <= p_now) as is_ready
+      from positioned p
+      group by p.queue, p.priority, p.shard
     ) l
-  ),
-  positioned as materialized (
-    select j.*, l.lane_id, nextval('awa.pos_seq') as pos
-    from (select * from job order by ordinal) j
-    join lane l on l.queue = j.queue and l.priority = j.priority
   ),
   ready as (
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args, envelope
     )
     select
-      v_slot, p.lane_id, p.pos, p_xid, p.pos, 0, 0, p.max_attempts, coalesce(p.run_at, p_now), p_now,
+      v_slot, l.lane_id, p.pos, p_xid, p.pos, 0, 0, p.max_attempts, coalesce(p.run_at, p_now), p_now,
       p.kind, p.args, p.envelope
     from positioned p
+    join lane l on l.queue = p.queue and l.priority = p.priority and l.shard = p.shard
     where p.run_at is null or p.run_at <= p_now
   ),
   deferred as (
@@ -156,7 +173,7 @@ begin
       job_id, state, run_at, created_at, run_lease, priority, shard, attempt, max_attempts, queue, kind, args, envelope
     )
     select
-      p.pos, 'scheduled', p.run_at, p_now, 0, p.priority, 0, 0, p.max_attempts, p.queue, p.kind, p.args, p.envelope
+      p.pos, 'scheduled', p.run_at, p_now, 0, p.priority, p.shard, 0, p.max_attempts, p.queue, p.kind, p.args, p.envelope
     from positioned p
     where p.run_at > p_now
   )
@@ -167,7 +184,7 @@ begin
       from job j where j.problem is not null order by j.ordinal limit 1
     ),
     (select array_agg(distinct l.queue) from lane l where l.is_ready),
-    (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, 0::smallint)) from lane l)
+    (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, l.shard)) from lane l)
   into v_ids, v_problem, v_queues, v_lanes;
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
@@ -183,7 +200,8 @@ $$;
 
 -- p_jobs: a JSON array of at most 10,000 objects with
 --   kind text; args any JSON value; queue text 'default'; priority 1..4 (2); max_attempts 1..1000 (25);
---   run_at timestamp text, or delay_ms number counted from now; metadata object; tags array of text.
+--   run_at timestamp text, or delay_ms number counted from now; metadata object; tags array of text;
+--   ordering_key text of 1 to 200 characters.
 -- p_now: the caller's clock, null for the database's.
 -- Answers the ids in the order of the input, separated by commas, and the instant it took as now. A job whose run_at is
 -- later than that is scheduled, every other one available.
@@ -215,32 +233,51 @@ as $$
   select concat(floor(date_part('epoch', p_now) * 1000)::bigint, ' ', p_ids)
 $$;
 
+-- Counts the changes of the numbers of shards, so that what sessions remember can be told to be old.
+create sequence awa.shard_changes;
+select nextval('awa.shard_changes');
+
 -- What a session remembers of the lane it used last, as the setting `awa.lane`: looking a lane up costs a tenth of an
 -- enqueue. A setting goes with the transaction that made it when that rolls back, as the lane's row does, and the table
--- in it tells the schemas of one database apart, also one created anew.
+-- in it tells the schemas of one database apart, also one created anew. `awa.lanes` holds the same and the lanes, when
+-- the queue has several shards.
 create function awa.lane_note(p_lane_id bigint, p_queue text, p_priority smallint) returns text
 language sql stable
 as $$
-  select concat('awa.lanes'::regclass::oid, ' ', p_lane_id, ' ', p_priority, ' ', p_queue)
+  select concat(
+    'awa.lanes'::regclass::oid, ' ', pg_sequence_last_value('awa.shard_changes'), ' ', p_lane_id, ' ', p_priority, ' ',
+    p_queue
+  )
 $$;
 
--- What there is to check of plain jobs whose lane the session does not remember.
-create function awa.check_plain(
+-- The lanes over which plain jobs are spread, after all checks; for those whose one lane the session does not remember.
+create function awa.plain_lanes(
   p_kind text,
   p_queue text,
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
   p_now timestamptz
-) returns void
+) returns bigint[]
 language plpgsql
 as $$
 declare
   v_problem constant text := awa.job_problem(p_kind, p_queue, p_priority, p_max_attempts, p_now, null, null);
+  -- Before the number of shards is read: it may change in between.
+  v_note constant text := awa.lane_note(p_lane_id, p_queue, p_priority);
+  v_noted constant text := current_setting('awa.lanes', true);
+  v_settled constant boolean := awa.shards_settled();
+  v_shards smallint;
+  v_lanes bigint[];
+  v_new boolean := false;
 begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = format('job 0: %s', v_problem);
   end if;
+  if starts_with(v_noted, v_note || '{') then
+    return substr(v_noted, length(v_note) + 1)::bigint[];
+  end if;
+  select q.shards into v_shards from awa/*control*/.queues q where q.name = p_queue and q.shards > 1;
   if not exists (
     select from awa.lanes l where l.lane_id = p_lane_id and l.queue = p_queue and l.priority = p_priority
   ) then
@@ -249,9 +286,50 @@ begin
         errcode = '22023',
         message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
     end if;
+    v_new := true;
     perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
   end if;
-  perform set_config('awa.lane', awa.lane_note(p_lane_id, p_queue, p_priority), false);
+  if v_shards is null then
+    v_lanes := array[p_lane_id];
+  else
+    v_lanes := array(select awa.lane_id(p_queue, p_priority, s) from generate_series(0, v_shards - 1) s);
+    v_new := v_new
+      or exists (select from unnest(v_lanes) s where not exists (select from awa.lanes l where l.lane_id = s));
+    perform awa.ensure_lane(v_lanes[i], p_queue, p_priority, (i - 1)::smallint) from generate_series(1, v_shards) i;
+  end if;
+  if v_new then
+    -- A prepared transaction keeps its settings and may yet lose its rows: nobody remembers a lane it made itself.
+    perform set_config('awa.new_lane', 'on', true);
+  elsif v_settled
+    and current_setting('awa.new_lane', true) is distinct from 'on'
+    and current_setting('transaction_isolation') = 'read committed' -- an older snapshot may show an older number
+  then
+    if v_shards is null then
+      perform set_config('awa.lane', v_note, false);
+    else
+      perform set_config('awa.lanes', concat(v_note, v_lanes), false);
+    end if;
+  end if;
+  return v_lanes;
+end
+$$;
+
+-- The lane of one of them: they go round.
+create function awa.plain_lane(
+  p_kind text,
+  p_queue text,
+  p_priority smallint,
+  p_max_attempts smallint,
+  p_lane_id bigint,
+  p_now timestamptz,
+  p_pos bigint
+) returns bigint
+language plpgsql
+as $$
+declare
+  v_lanes constant bigint[] := awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+begin
+  return v_lanes[1 + p_pos % cardinality(v_lanes)];
 end
 $$;
 
@@ -278,19 +356,23 @@ begin
     slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
-    v_slot, p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
+    v_slot,
+    case
+      when current_setting('awa.lane', true) = awa.lane_note(p_lane_id, p_queue, p_priority) then p_lane_id
+      else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)
+    end,
+    v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
     coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
   )
   -- Few and short expressions: each is set up anew in every transaction.
   returning
     awa.enqueue_answer(run_at, pos::text),
     char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
-      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority)
       and awa.ready_slot() = v_slot,
     awa.sleeps(awa.lock_key(p_queue))
   into v_answer, v_known, v_sleeps;
   if not v_known then
-    perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+    perform awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
     perform awa.settle(v_slot);
   end if;
   if v_sleeps then
@@ -318,6 +400,8 @@ declare
   v_slot constant smallint := awa.ready_slot();
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_lanes constant bigint[] := awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+  v_shards constant integer := cardinality(v_lanes);
   v_ids text;
 begin
   if jsonb_typeof(p_args) <> 'array' or jsonb_array_length(p_args) > 10000 then
@@ -328,12 +412,11 @@ begin
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select v_slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
+    select v_slot, v_lanes[1 + p.pos % v_shards], p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
     from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
     returning pos
   )
   select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
-  perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
   perform awa.settle(v_slot);
   if awa.sleeps(awa.lock_key(p_queue)) then
     perform awa.notify(p_queue);

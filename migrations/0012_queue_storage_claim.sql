@@ -97,7 +97,10 @@ begin
 end
 $$;
 
--- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order.
+-- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order. For every
+-- p_aging_ms that a job has waited its number counts one less, down to 1; null or 0: it does not. Of a queue with several
+-- shards it takes only the lanes it gets without waiting for another claim; a row without jobs says that others were
+-- quicker: claim again.
 -- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
 -- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
 -- just one batch; and one array per member, in the order of their numbers:
@@ -111,6 +114,7 @@ create function awa.claim(
   p_deadline_ms bigint,
   p_async boolean,
   p_now timestamptz,
+  p_aging_ms bigint default null,
   out jobs text,
   out claimed_at timestamptz,
   out deadline_at timestamptz
@@ -127,6 +131,13 @@ declare
   v_current boolean;
   v_lanes bigint[];
   v_lock_keys integer[];
+  v_sharded boolean;
+  v_expecting boolean := false;
+  -- Who waits since then has waited one, two, three intervals.
+  v_interval interval;
+  v_one timestamptz := '-infinity';
+  v_two timestamptz := '-infinity';
+  v_three timestamptz := '-infinity';
   v_last_pos bigint;
   v_cursor bigint;
   v_newest bigint;
@@ -144,9 +155,23 @@ begin
     perform set_config('synchronous_commit', 'off', true);
   end if;
 
-  select array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id))
-  into v_lanes, v_lock_keys
-  from (select distinct lane_id from awa.lanes where queue = p_queue) l;
+  if p_aging_ms > 0 then
+    v_interval := p_aging_ms * interval '1 millisecond';
+    v_one := coalesce(p_now, statement_timestamp()) - v_interval;
+    v_two := v_one - v_interval;
+    v_three := v_two - v_interval;
+  end if;
+
+  select
+    array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id)),
+    max(l.shard) > 0
+  into v_lanes, v_lock_keys, v_sharded
+  from (select distinct lane_id, shard from awa.lanes where queue = p_queue) l;
+  if v_sharded then
+    v_lock_keys := '{}';
+    select k.lanes, k.expecting into v_lanes, v_expecting
+    from awa.lock_lanes(p_queue, p_limit, p_nonce, p_now, p_aging_ms) k;
+  end if;
   if v_lanes is null then
     return;
   end if;
@@ -200,7 +225,7 @@ begin
   -- is not set up once for every partition. That of a large job is built when it is known to be taken.
   waiting as materialized (
     select
-      w.lane_id, w.is_late, w.pos, w.slot, w.bytes,
+      w.lane_id, w.is_late, w.pos, w.slot, w.bytes, greatest(w.run_at, w.created_at) as since,
       case when w.bytes <= 65536 then awa.claimed_body(
         w.job_id, w.run_lease, w.kind, w.attempt, w.max_attempts, w.run_at, w.created_at, w.args, w.envelope
       ) end as body
@@ -222,17 +247,31 @@ begin
       ) r
     ) w
   ),
+  -- Also where each lane comes to a job that has not waited one, two, three intervals.
   first_waiting as materialized (
-    select w.lane_id, min(w.pos) filter (where not w.is_late) as pos from waiting w group by w.lane_id
-  ),
-  -- Strict priority. Every order used here must take a prefix of each lane: the cursor can say nothing else.
-  ranked as materialized (
-    select w.*, l.priority, f.pos as first_pos,
-      row_number() over (order by l.priority, w.pos) as rank,
-      sum(coalesce(octet_length(w.body), w.bytes)) over (order by l.priority, w.pos) as total_bytes
+    select w.lane_id,
+      min(w.pos) filter (where not w.is_late) as pos,
+      min(w.pos) filter (where w.since > v_one) as one,
+      min(w.pos) filter (where w.since > v_two) as two,
+      min(w.pos) filter (where w.since > v_three) as three
     from waiting w
-    join lane l on l.lane_id = w.lane_id
-    join first_waiting f on f.lane_id = w.lane_id
+    group by w.lane_id
+  ),
+  -- By effective priority. Every order used here must take a prefix of each lane: the cursor can say nothing else. So a
+  -- job counts no more than those before it in its lane, although it may have waited longer: it was retried, say.
+  ranked as materialized (
+    select w.*, row_number() over o as rank, sum(coalesce(octet_length(w.body), w.bytes)) over o as total_bytes
+    from (
+      select w.*, l.priority, f.pos as first_pos,
+        greatest(
+          1,
+          l.priority - case when w.pos >= f.one then 0 when w.pos >= f.two then 1 when w.pos >= f.three then 2 else 3 end
+        ) as key
+      from waiting w
+      join lane l on l.lane_id = w.lane_id
+      join first_waiting f on f.lane_id = w.lane_id
+    ) w
+    window o as (order by w.key, w.pos)
   ),
   -- The bound on bytes keeps an answer of large payloads within what a client can hold as one string; the bound on
   -- positions lets a batch store offsets.
@@ -363,13 +402,16 @@ begin
         v_last_pos, v_cursor, v_first_batch, v_newest),
       hint = 'The data was restored without its sequences. Adopt it before working on it.';
   end if;
-  if claim.jobs is not null then
+  if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
+    perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
+  end if;
+  if claim.jobs is not null or v_expecting then
     return next;
   end if;
 end
 $$;
 
-revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz) from public;
+revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz, bigint) from public;
 
 -- Which of these queues have something to claim. Reads only, takes no id and no lock.
 create function awa.probe(p_queues text[]) returns setof text

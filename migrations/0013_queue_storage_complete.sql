@@ -52,7 +52,7 @@ begin
 
   with due as materialized (
     select j.*, awa.lane_id(j.queue, j.priority, j.shard) as lane_id
-    from unnest(p_jobs) j
+    from unnest(awa.sharded(p_jobs)) j
     where j.state = 'available' or j.state in ('scheduled', 'retryable') and j.run_at <= p_now
   ),
   lane as (

@@ -52,7 +52,8 @@ select
   coalesce(j.envelope -> 'errors', '[]') as errors,
   coalesce(j.envelope -> 'metadata', '{}') as metadata,
   coalesce(array(select jsonb_array_elements_text(j.envelope -> 'tags')), '{}') as tags,
-  case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress
+  case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress,
+  j.envelope ->> 'ordering_key' as ordering_key
 from awa.log_jobs j
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
 left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
@@ -64,7 +65,8 @@ select
   coalesce(r.envelope -> 'errors', '[]'),
   coalesce(r.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
-  coalesce(x.progress, r.envelope -> 'progress')
+  coalesce(x.progress, r.envelope -> 'progress'),
+  r.envelope ->> 'ordering_key'
 from awa.leases x
 cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
@@ -76,7 +78,8 @@ select
   coalesce(d.envelope -> 'errors', '[]'),
   coalesce(d.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}'),
-  d.envelope -> 'progress'
+  d.envelope -> 'progress',
+  d.envelope ->> 'ordering_key'
 from awa.deferred_jobs d
 union all
 select
@@ -85,5 +88,6 @@ select
   coalesce(f.envelope -> 'errors', '[]'),
   coalesce(f.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}'),
-  f.envelope -> 'progress'
+  f.envelope -> 'progress',
+  f.envelope ->> 'ordering_key'
 from awa.finished_jobs f;

@@ -387,8 +387,8 @@ rule(server, "a claim takes the first jobs of each lane", {
     "the oldest jobs": {
       breaks: [{
         within: "awa.claim",
-        find: "row_number() over (order by l.priority, w.pos) as rank",
-        replace: "row_number() over (order by w.body::jsonb -> 5) as rank"
+        find: "window o as (order by w.key, w.pos)",
+        replace: "window o as (order by w.body::jsonb -> 5)"
       }],
       shows: ["job lost"]
     }

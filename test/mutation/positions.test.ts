@@ -70,6 +70,8 @@ rule(server, "enqueue of one job draws its id before its position", {
   }
 })
 
+const laneLookedUp = "else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)"
+
 rule(server, "enqueue of one job refuses a lane that is not that of its queue and priority", {
   scenario: async (world) => {
     const ledger = new Ledger()
@@ -80,18 +82,19 @@ rule(server, "enqueue of one job refuses a lane that is not that of its queue an
   },
   mutants: {
     "it goes into the one that is named": {
-      breaks: [{ within: "awa.enqueue_one", find: "if not v_known then", replace: "if false then" }],
+      breaks: [{ within: "awa.enqueue_one", find: laneLookedUp, replace: "else p_lane_id" }],
       shows: ["job lost"]
     }
   }
 })
 
-/** A first enqueue that is rolled back takes the lane's row with it. */
+/** A first enqueue that is rolled back takes the lane's row with it; the second one in it has seen the lane. */
 rule(server, "a session does not remember a lane that was rolled back", {
   scenario: async (world) => {
     const ledger = new Ledger()
     const session = await world.session()
     await session.query("begin")
+    await enqueueOne(session)
     await enqueueOne(session)
     await session.query("rollback")
     await session.query("begin")
@@ -108,10 +111,37 @@ rule(server, "a session does not remember a lane that was rolled back", {
       breaks: [
         {
           within: "awa.enqueue_one",
-          find: "if not v_known then",
-          replace: "if not v_known and v_pos = 1 then"
+          find: laneLookedUp,
+          replace: `when v_pos <= 2 then ${laneLookedUp.slice("else ".length)} else p_lane_id`
         }
       ],
+      shows: ["job lost"]
+    }
+  }
+})
+
+/** The session's settings are kept by PREPARE, whatever becomes of the transaction. */
+rule(server, "a session does not remember a lane whose prepared transaction was rolled back", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const session = await world.session()
+    await session.query("begin")
+    await session.query("set local awa.wakeup = 'off'")
+    await enqueueOne(session)
+    await enqueueOne(session)
+    await session.query("prepare transaction 'first'")
+    await session.query("rollback prepared 'first'")
+    ledger.waiting([await enqueueOne(session)])
+    await drain(session, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "it does as soon as it has seen it": {
+      breaks: [{
+        within: "awa.plain_lanes",
+        find: "and current_setting('awa.new_lane', true) is distinct from 'on'",
+        replace: ""
+      }],
       shows: ["job lost"]
     }
   }
@@ -121,7 +151,7 @@ rule(server, "a session does not take a lane of a schema that is gone for one of
   scenario: async (world) => {
     const ledger = new Ledger()
     const session = await world.session()
-    await enqueueOne(session)
+    for (let n = 0; n < 2; n++) await enqueueOne(session)
     // As after a schema was dropped and installed anew: no lane, and the table is another.
     await session.query("create table awa.fresh (like awa.lanes including all)")
     await session.query("drop table awa.lanes cascade")
@@ -170,8 +200,8 @@ rule(server, "enqueue of several jobs draws its id before their positions", {
         },
         {
           within: "awa.enqueue_many",
-          find: "v_slot, p.lane_id, p.pos, p_xid, p.pos",
-          replace: "v_slot, p.lane_id, p.pos, pg_current_xact_id(), p.pos"
+          find: "v_slot, l.lane_id, p.pos, p_xid, p.pos",
+          replace: "v_slot, l.lane_id, p.pos, pg_current_xact_id(), p.pos"
         }
       ],
       shows: ["job lost"]

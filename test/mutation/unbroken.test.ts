@@ -1,6 +1,6 @@
 import { expect, it } from "vitest"
 import { quietServer } from "./support/host.js"
-import { run } from "./support/program.js"
+import { type Options, run } from "./support/program.js"
 import { withWorld } from "./support/world.js"
 
 const server = quietServer()
@@ -9,14 +9,15 @@ const server = quietServer()
 const seconds = Number(process.env["AWA_MUTATION_SECONDS"] ?? 5)
 const seed = Number(process.env["AWA_MUTATION_SEED"] ?? 1)
 
-it.each([
-  ["the shipped SQL loses nothing, doubles nothing and keeps the order", false],
-  ["it does so while the slots of the log are rotated, emptied and freed", true]
-])("%s", async (_title, turning) => {
+it.each<readonly [title: string, options: Pick<Options, "turning" | "shards">]>([
+  ["the shipped SQL loses nothing, doubles nothing and keeps the order", {}],
+  ["it does so while the slots of the log are rotated, emptied and freed", { turning: true }],
+  ["it does so with several shards", { shards: 3 }]
+])("%s", async (_title, options) => {
   const { done, wrong } = await server.withDatabase((url) =>
-    withWorld(url, (world) => run(world, { seconds, seed: seed * 1000, turning }))
+    withWorld(url, (world) => run(world, { seconds, seed: seed * 1000, ...options }))
   )
-  console.log(JSON.stringify({ seconds, seed, done, wrong }))
+  console.log(JSON.stringify({ seconds, seed, ...options, done, wrong }))
   expect(wrong).toEqual(Object.fromEntries(Object.keys(wrong).map((what) => [what, 0])))
   const { conflicts: _, ...certain } = done
   expect(Object.entries(certain).filter(([, count]) => count === 0)).toEqual([])

@@ -49,6 +49,12 @@ export {
    */
   Migrations,
   /**
+   * One logical queue over several physical ones.
+   *
+   * @since 0.1.0
+   */
+  PartitionedQueue,
+  /**
    * Enqueues jobs of several kinds at once, and without Effect.
    *
    * @since 0.1.0

@@ -245,6 +245,27 @@ export class InvalidSetting
 }
 
 /**
+ * A partitioned queue that cannot be. `field` is `name`, `partitions`, or a path such as `queues[2]`.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class InvalidPartitionedQueue
+  extends Schema.TaggedError<InvalidPartitionedQueue>("@awa/model/Errors/InvalidPartitionedQueue")(
+    "InvalidPartitionedQueue",
+    {
+      field: Schema.String,
+      value: Schema.Unknown,
+      reason: Schema.String
+    }
+  )
+{
+  override get message(): string {
+    return `Invalid partitioned queue. ${this.field} (${Inspectable.toStringUnknown(this.value)}): ${this.reason}`
+  }
+}
+
+/**
  * What an operation that sends statements to the database can fail with.
  *
  * @since 0.1.0
@@ -261,6 +282,7 @@ export type DatabaseFailure = ConnectionFailed | SchemaMissing | PermissionDenie
 export type AwaError =
   | InvalidJob
   | InvalidSetting
+  | InvalidPartitionedQueue
   | DatabaseFailure
   | SchemaOutdated
   | SchemaTooNew

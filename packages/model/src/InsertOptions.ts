@@ -39,4 +39,10 @@ export interface InsertOptions {
   readonly metadata?: { readonly [key: string]: unknown } | undefined
   /** At most 20, each of 1 to 200 characters. */
   readonly tags?: ReadonlyArray<string> | undefined
+  /**
+   * Jobs of one queue, priority and ordering key are claimed in the order in which they were enqueued, also when the
+   * queue has several shards: the key decides on the shard, for every attempt. 1 to 200 characters. A queue of one shard
+   * keeps that order for all its jobs.
+   */
+  readonly orderingKey?: string | undefined
 }

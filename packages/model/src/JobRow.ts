@@ -89,5 +89,7 @@ export class JobRow extends Schema.Class<JobRow>("@awa/model/JobRow")({
   /** The failures of past attempts, oldest first. */
   errors: Schema.Array(JobFailure),
   /** What the running or the latest attempt reported last. */
-  progress: Schema.optional(Schema.Unknown)
+  progress: Schema.optional(Schema.Unknown),
+  /** What decides on its shard. */
+  orderingKey: Schema.optional(Schema.String)
 }) {}

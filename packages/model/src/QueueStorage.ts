@@ -125,7 +125,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
     })
   )
 
-  const claimRows = run<{ jobs: string; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
+  const claimRows = run<{ jobs: string | null; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
   const claim = (request: ClaimRequest) =>
     Effect.flatMap(now, (at) =>
       claimRows(
@@ -135,15 +135,18 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         request.nonce,
         request.deadline === null ? null : Math.ceil(Duration.toMillis(request.deadline)),
         request.durability === "async",
-        at
+        at,
+        request.priorityAging ? Math.ceil(Duration.toMillis(request.priorityAging)) : null
       )).pipe(
+        // Of a queue with several shards: what it went for, another claim had taken by then.
+        Effect.repeat({ times: 10, while: ([row]) => row !== undefined && row.jobs === null }),
         // A burst of subtransactions above the snapshot: the failed call's own id moves the horizon, once is enough.
         Effect.retry({
           times: 1,
           while: (error) => error._tag === "DatabaseError" && error.sqlState === tooManyPending
         }),
         Effect.map(([row]) =>
-          row === undefined
+          row === undefined || row.jobs === null
             ? []
             : codec.claimedJobs(row.jobs, { queue: request.queue, nonce: request.nonce, claimedAt: row.claimed_at })
         )

@@ -64,6 +64,11 @@ export interface ClaimRequest {
   readonly nonce: string
   /** Wall-clock bound of each attempt; `null` for none. */
   readonly deadline: Duration.Duration | null
+  /**
+   * For every such time that a job has waited, it counts as one priority more urgent. Left out or `null`: priorities do
+   * not age.
+   */
+  readonly priorityAging?: Duration.Duration | null | undefined
   /** `async`: a claim lost in a server crash is redelivered. `sync`: the claim is flushed before it is answered. */
   readonly durability: "async" | "sync"
 }
@@ -172,7 +177,9 @@ export interface Reclaimed {
 export interface Service {
   readonly name: string
   /**
-   * Takes up to `limit` waiting jobs of one queue: lowest priority number first, then in order of enqueueing.
+   * Takes up to `limit` waiting jobs of one queue: lowest priority number first, as it is after ageing, then in order of
+   * enqueueing. Of a queue with several shards it may take fewer than there are, and leave those of a shard to the claim
+   * that is taking them.
    * An empty answer means that nothing was claimable at that moment.
    */
   readonly claim: (request: ClaimRequest) => Effect.Effect<ReadonlyArray<ClaimedJob>, StorageError>

@@ -41,6 +41,11 @@ export * as Migrations from "./Migrations.js"
 /**
  * @since 0.1.0
  */
+export * as PartitionedQueue from "./PartitionedQueue.js"
+
+/**
+ * @since 0.1.0
+ */
 export * as Producer from "./Producer.js"
 
 /**

@@ -124,7 +124,7 @@ describe("refused", () => {
       ["priorty", "did you mean priority?"],
       ["Queue", "did you mean queue?"],
       ["tag", "did you mean tags?"],
-      ["unique", "known options are queue, priority, maxAttempts, runAt, delay, metadata, tags"]
+      ["unique", "known options are queue, priority, maxAttempts, runAt, delay, metadata, tags, orderingKey"]
     ]
     for (const [key, advice] of cases) {
       assert.deepStrictEqual(unknownOptionRefusal({ [key]: 1 }), { field: key, reason: `no such option; ${advice}` })

@@ -18,6 +18,7 @@ import { enqueueing } from "./internal/conformance/enqueue.js"
 import * as harness from "./internal/conformance/harness.js"
 import { living } from "./internal/conformance/life.js"
 import { heartbeats, promoting, rescuing } from "./internal/conformance/liveness.js"
+import { ordering } from "./internal/conformance/order.js"
 import { outcomesOfAttempts } from "./internal/conformance/outcomes.js"
 import { probing } from "./internal/conformance/probe.js"
 import { telling } from "./internal/conformance/time.js"
@@ -70,6 +71,7 @@ export type CheckError = harness.CheckError
 export const checks: ReadonlyArray<Check> = [
   enqueueing,
   claiming,
+  ordering,
   completing,
   outcomesOfAttempts,
   heartbeats,

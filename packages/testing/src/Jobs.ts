@@ -60,6 +60,7 @@ interface ViewRow {
   readonly metadata: string
   readonly tags: ReadonlyArray<string>
   readonly progress: string | null
+  readonly ordering_key: string | null
 }
 
 const fromView = (row: ViewRow): StoredJob =>
@@ -82,7 +83,8 @@ const fromView = (row: ViewRow): StoredJob =>
     errors: (JSON.parse(row.errors) as ReadonlyArray<Failure>).map((entry) => ({ ...entry, at: new Date(entry.at) })),
     metadata: JSON.parse(row.metadata),
     tags: row.tags,
-    progress: row.progress === null ? undefined : JSON.parse(row.progress)
+    progress: row.progress === null ? undefined : JSON.parse(row.progress),
+    orderingKey: row.ordering_key ?? undefined
   })
 
 interface Failure {
@@ -119,7 +121,8 @@ const select = <Row extends object>(columns: string, { ids, kind, queue, state }
 
 const columns =
   `id::text, kind, queue, args::text, state::text, priority, attempt, max_attempts, run_lease::text, run_at,
-  attempted_at, heartbeat_at, deadline_at, finalized_at, created_at, errors::text, metadata::text, tags, progress::text`
+  attempted_at, heartbeat_at, deadline_at, finalized_at, created_at, errors::text, metadata::text, tags, progress::text,
+  ordering_key`
 
 /**
  * Jobs, by ascending id.

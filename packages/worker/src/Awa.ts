@@ -24,6 +24,7 @@
 import type * as Errors from "@awa/model/Errors"
 import type * as Job from "@awa/model/Job"
 import * as Migrations from "@awa/model/Migrations"
+import type { PartitionedQueue } from "@awa/model/PartitionedQueue"
 import * as QueueStorage from "@awa/model/QueueStorage"
 import { StorageEngine, type StorageError } from "@awa/model/StorageEngine"
 import type * as PgClient from "@effect/sql-pg/PgClient"
@@ -184,6 +185,22 @@ export const queue = (name: string, config: QueueConfig = {}) =>
 <E, R, Kinds extends string>(
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> => internal.modify(self, (parts) => ({ ...parts, queues: [...parts.queues, [name, config]] }))
+
+/**
+ * Works every physical queue of a partitioned one, each with these settings: `maxWorkers` counts per physical queue.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const partitionedQueue =
+  (partitioned: PartitionedQueue, config: QueueConfig = {}) =>
+  <E, R, Kinds extends string>(
+    self: Builder<E, R, Kinds>
+  ): Builder<E, R, Kinds> =>
+    internal.modify(self, (parts) => ({
+      ...parts,
+      queues: [...parts.queues, ...partitioned.queues.map((name) => [name, config] as const)]
+    }))
 
 /**
  * Runs the jobs of one kind. The handler gets the decoded payload and the context of the attempt; whatever services it

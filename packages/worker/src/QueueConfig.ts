@@ -22,6 +22,11 @@ export interface QueueConfig {
    * minutes; `"infinity"` or `null` for none.
    */
   readonly deadline?: Duration.DurationInput | "infinity" | null | undefined
+  /**
+   * For every such time that a job has waited, it counts as one priority more urgent, down to 1: so that no priority
+   * starves. Default 1 minute; `"infinity"` or `null`: a job of a lower priority waits while there are others.
+   */
+  readonly priorityAging?: Duration.DurationInput | "infinity" | null | undefined
   /** The most jobs one claim takes, 1 to 10,000. Default 512. */
   readonly claimBatchSize?: number | undefined
 }
@@ -35,6 +40,8 @@ export interface Resolved {
   readonly pollInterval: Duration.Duration
   /** `null`: no bound. */
   readonly deadline: Duration.Duration | null
+  /** `null`: priorities do not age. */
+  readonly priorityAging: Duration.Duration | null
   readonly claimBatchSize: number
 }
 
@@ -46,5 +53,6 @@ export const defaults = {
   maxWorkers: 50,
   pollInterval: Duration.millis(200),
   deadline: Duration.minutes(5),
+  priorityAging: Duration.minutes(1),
   claimBatchSize: 512
 } as const satisfies Resolved

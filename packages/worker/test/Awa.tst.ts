@@ -1,5 +1,5 @@
 import type { Errors } from "@awa/model"
-import { Job } from "@awa/model"
+import { Job, PartitionedQueue } from "@awa/model"
 import type { StorageEngine } from "@awa/model/StorageEngine"
 import { Awa, type BuildError, JobContext, JobError, JobResult } from "@awa/worker"
 import type { SqlClient } from "@effect/sql"
@@ -42,6 +42,13 @@ describe("builder", () => {
     )
     expect(worker).type.toBe<Awa.Builder<never, Mailer | Metrics | Cipher, "send_email" | "count" | "secret">>()
     expect(Awa.layer(worker)).type.toBe<Layer.Layer<Awa.Awa, Failure, Mailer | Metrics | Cipher | Database>>()
+  })
+
+  test("a partitioned queue changes nothing of the type", () => {
+    const worker = Awa.builder.pipe(Awa.partitionedQueue(PartitionedQueue.unsafeMake("email", 2), { maxWorkers: 1 }))
+    expect(worker).type.toBe<Awa.Builder<never, never>>()
+    expect(Awa.partitionedQueue).type.not.toBeCallableWith("email")
+    expect(Awa.partitionedQueue).type.not.toBeCallableWith(PartitionedQueue.make("email", 2))
   })
 
   test("a storage engine brings its own failures and requirements", () => {
@@ -88,6 +95,8 @@ describe("options", () => {
   test("have known names and types", () => {
     expect(Awa.queue).type.not.toBeCallableWith("email", { maxWorker: 1 })
     expect(Awa.queue).type.not.toBeCallableWith("email", { maxWorkers: "1" })
+    expect(Awa.queue).type.toBeCallableWith("email", { priorityAging: null })
+    expect(Awa.queue).type.not.toBeCallableWith("email", { priorityAging: "soon" })
     expect(Awa.heartbeat).type.not.toBeCallableWith({ interval: "soon" })
     expect(Awa.claimDurability).type.not.toBeCallableWith("maybe")
     expect(Awa.unknownKinds).type.not.toBeCallableWith("ignore")

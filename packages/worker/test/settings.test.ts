@@ -1,3 +1,4 @@
+import { PartitionedQueue } from "@awa/model"
 import { Awa, QueueConfig } from "@awa/worker"
 import { assert, describe, it } from "@effect/vitest"
 import { Duration, Effect, Either } from "effect"
@@ -45,6 +46,27 @@ describe("settings", () => {
       const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { deadline }))))
       assert.isNull(settings.queues[0]!.deadline)
     }
+  })
+
+  it("priorities age, unless they are not to", () => {
+    assert.strictEqual(Duration.toMillis(QueueConfig.defaults.priorityAging), 60_000)
+    for (const priorityAging of [null, "infinity", Duration.infinity] as const) {
+      const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { priorityAging }))))
+      assert.isNull(settings.queues[0]!.priorityAging)
+    }
+    const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { priorityAging: "5 seconds" }))))
+    assert.deepStrictEqual(settings.queues[0]!.priorityAging, Duration.seconds(5))
+  })
+
+  it("a partitioned queue brings all its physical queues, with the same settings", () => {
+    const partitioned = PartitionedQueue.unsafeMake("email", 3)
+    const { queues } = Either.getOrThrow(
+      resolve(Awa.builder.pipe(Awa.partitionedQueue(partitioned, { maxWorkers: 7 })))
+    )
+    assert.deepStrictEqual(
+      queues,
+      ["email", "email__p1", "email__p2"].map((name) => ({ ...QueueConfig.defaults, name, maxWorkers: 7 }))
+    )
   })
 
   const refused: ReadonlyArray<
@@ -99,6 +121,23 @@ describe("settings", () => {
     ["a deadline of nothing", Awa.builder.pipe(Awa.queue("email", { deadline: 0 })), "InvalidDuration", {
       setting: "queue(\"email\").deadline"
     }],
+    ...([0, -1, "soon"] as ReadonlyArray<Duration.DurationInput>).map((priorityAging) => (
+      [
+        `ageing every ${String(priorityAging)}`,
+        Awa.builder.pipe(Awa.queue("email", { priorityAging })),
+        "InvalidDuration",
+        {
+          setting: "queue(\"email\").priorityAging",
+          value: priorityAging
+        }
+      ] as const
+    )),
+    [
+      "a queue beside a partitioned one of the same name",
+      queue.pipe(Awa.partitionedQueue(PartitionedQueue.unsafeMake("email", 2))),
+      "DuplicateQueue",
+      { queue: "email" }
+    ],
     ["heartbeats without pause", queue.pipe(Awa.heartbeat({ interval: 0 })), "InvalidDuration", {
       setting: "heartbeat.interval",
       value: 0

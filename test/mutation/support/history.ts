@@ -3,7 +3,8 @@ import type { Attempt } from "./queue.js"
 /** A job whose transaction may still fail. */
 export interface Job {
   readonly id: string
-  readonly priority: number
+  /** Jobs of one are claimed in order; null where nothing is promised. */
+  readonly lane: string | null
   /** It waits for its time first, and takes its place in the order then. */
   readonly deferred: boolean
   /** When the enqueue call was made. */
@@ -60,17 +61,22 @@ export class History {
       lost: [...this.due].filter((attempt) => !given.has(attempt)).length,
       doubled: attempts.length - given.size,
       phantoms: [...given].filter((attempt) => !this.due.has(attempt)).length,
-      outOfOrder: [1, 2, 3, 4].reduce((sum, priority) => sum + outOfOrder(this.firstAttempts(priority)), 0)
+      outOfOrder: [...this.firstAttempts().values()].reduce((sum, lane) => sum + outOfOrder(lane), 0)
     }
   }
 
-  /** A lane's first attempts in the order of their claims: these exclude each other, and batch numbers rise. */
-  private firstAttempts(priority: number): ReadonlyArray<Committed> {
+  /** Each lane's first attempts in the order of their claims: these exclude each other, and batch numbers rise. */
+  private firstAttempts(): ReadonlyMap<string, ReadonlyArray<Committed>> {
     const batchOf = (claim: ReadonlyArray<Attempt>) => Math.min(...claim.map(({ batch }) => Number(batch)))
-    return [...this.claims].sort((a, b) => batchOf(a) - batchOf(b)).flat()
+    const jobs = [...this.claims].sort((a, b) => batchOf(a) - batchOf(b)).flat()
       .filter(({ lease }) => lease === "1")
       .flatMap(({ job }) => this.jobs.get(job) ?? [])
-      .filter((job) => job.priority === priority && !job.deferred)
+    const lanes = new Map<string, Array<Committed>>()
+    for (const job of jobs) {
+      if (job.lane === null || job.deferred) continue
+      lanes.set(job.lane, [...(lanes.get(job.lane) ?? []), job])
+    }
+    return lanes
   }
 }
 

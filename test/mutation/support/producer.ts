@@ -62,20 +62,29 @@ const inSavepoint = async (stage: Stage, session: Session, chance: Chance): Prom
   return undone ? [] : jobs
 }
 
-const call = async ({ history }: Stage, session: Session, chance: Chance): Promise<ReadonlyArray<Job>> => {
+const keys = [null, null, "a", "b", "c", "d"] as const
+
+const call = async ({ history, shards }: Stage, session: Session, chance: Chance): Promise<ReadonlyArray<Job>> => {
   const calledAt = history.instant()
-  if (chance.happens(0.2)) return [{ id: await enqueueOne(session), priority: 2, deferred: false, calledAt }]
+  if (chance.happens(0.2)) {
+    return [{ id: await enqueueOne(session), lane: shards === 1 ? "2" : null, deferred: false, calledAt }]
+  }
   const jobs = Array.from({ length: chance.happens(0.02) ? 300 : chance.upTo(20) }, () => ({
     priority: chance.upTo(4),
-    deferred: chance.happens(0.1),
-    calledAt
+    key: chance.of(keys),
+    deferred: chance.happens(0.1)
   }))
   const now = new Date()
   const soon = later(now, 20).toISOString()
   const ids = await enqueue(
     session,
-    jobs.map(({ deferred, priority }) => deferred ? { priority, run_at: soon } : { priority }),
+    jobs.map(({ deferred, key, priority }) => ({ priority, ordering_key: key, run_at: deferred ? soon : null })),
     now
   )
-  return jobs.map((job, index) => ({ ...job, id: ids[index] ?? "" }))
+  return jobs.map(({ deferred, key, priority }, index) => ({
+    id: ids[index] ?? "",
+    lane: shards === 1 ? `${priority}` : key === null ? null : `${priority} ${key}`,
+    deferred,
+    calledAt
+  }))
 }

@@ -1,6 +1,7 @@
 import { Chance, Ticks } from "./chance.js"
 import { History } from "./history.js"
 import { produce } from "./producer.js"
+import { setShards } from "./queue.js"
 import type { Stage } from "./stage.js"
 import { drain, maintain, observe, work } from "./worker.js"
 import type { World } from "./world.js"
@@ -11,6 +12,8 @@ export interface Options {
   readonly seed: number
   /** Lets the ring of slots turn as fast as it can. */
   readonly turning?: boolean
+  /** Over how many lanes each priority is spread. Default 1. */
+  readonly shards?: number
 }
 
 /** How much of everything has happened, and how often what must not. */
@@ -20,11 +23,15 @@ export interface Result {
 }
 
 /** Producers, claimers, maintenance and a reader, all at once and at random, on one queue with four priorities. */
-export const run = async (world: World, { seconds, seed, turning = false }: Options): Promise<Result> => {
+export const run = async (
+  world: World,
+  { seconds, seed, shards = 1, turning = false }: Options
+): Promise<Result> => {
   const deadline = performance.now() + seconds * 1000
   let producing = true
   const stage: Stage = {
     world,
+    shards,
     history: new History(),
     claims: new Ticks(),
     goesOn: () => performance.now() < deadline,
@@ -45,6 +52,7 @@ export const run = async (world: World, { seconds, seed, turning = false }: Opti
   }
   const session = await world.session()
   await session.query("create table unrelated (n integer)")
+  await setShards(session, shards)
 
   const producers = Promise.all(several(10, (number) => produce(stage, number, new Chance(seed + number))))
     .finally(() => {

@@ -20,6 +20,8 @@ export interface Claim {
   readonly nonce?: number
   readonly now?: Date | undefined
   readonly queue?: string
+  /** Milliseconds. */
+  readonly aging?: number
 }
 
 export const alice = "00000000-0000-4000-8000-00000000000a"
@@ -68,14 +70,15 @@ export const enqueueAlike = async (session: Session, jobs: number): Promise<Read
 }
 
 export const claim = async (session: Session, options: Claim = {}): Promise<ReadonlyArray<Attempt>> => {
-  const { limit = 100, nonce = 1, now, owner = alice, queue = "default" } = options
+  const { aging, limit = 100, nonce = 1, now, owner = alice, queue = "default" } = options
   const [row] = await session.query<{ jobs: string }>(
-    "select jobs from awa.claim($1, $2, $3, $4, null, true, $5)",
+    "select jobs from awa.claim($1, $2, $3, $4, null, true, $5, $6)",
     queue,
     limit,
     owner,
     nonce,
-    now
+    now,
+    aging
   )
   return (JSON.parse(row?.jobs ?? "[]") as ReadonlyArray<Batch>)
     .flatMap(([slot, batch, _priority, members, ranks]) =>
@@ -142,6 +145,10 @@ export const rescue = async (session: Session, age: number, now: Date): Promise<
 
 export const promote = async (session: Session, now: Date): Promise<void> => {
   await session.query("select awa.promote(1000, $1)", now)
+}
+
+export const setShards = async (session: Session, shards: number, queue = "default"): Promise<void> => {
+  await session.query("select awa.set_shards($1, $2)", queue, shards)
 }
 
 export const begin = (session: Session): Promise<unknown> => session.query("begin")

@@ -15,6 +15,8 @@ export type Finding =
   | "lost attempt not reported"
   | "lease of a closed attempt"
   | "cursor explodes"
+  | "claimer waits"
+  | "shard unused"
   | "lock leaked"
   | "sleeper locked out"
 

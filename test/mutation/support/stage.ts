@@ -5,6 +5,8 @@ import type { World } from "./world.js"
 /** What the participants of the random program share. */
 export interface Stage {
   readonly world: World
+  /** Over how many lanes each priority is spread. */
+  readonly shards: number
   readonly history: History
   /** A tick is a claim: who pauses, pauses for some claims. */
   readonly claims: Ticks

@@ -24,7 +24,13 @@ export const work = async (stage: Stage, chance: Chance): Promise<void> => {
   const session = await world.session()
   const owner = randomUUID()
   const take = async (now?: Date): Promise<ReadonlyArray<Attempt>> => {
-    const attempts = await claim(session, { limit: chance.upTo(40), owner, nonce: chance.upTo(1_000_000), now })
+    const attempts = await claim(session, {
+      limit: chance.happens(0.2) ? 1 : chance.upTo(40),
+      owner,
+      nonce: chance.upTo(1_000_000),
+      now,
+      ...(chance.happens(0.7) ? { aging: chance.upTo(100) } : undefined)
+    })
     claims.tick()
     return attempts
   }

@@ -249,7 +249,7 @@ const toRow = (
   kind: string,
   id: JobId,
   now: Date,
-  { delayMillis, maxAttempts, metadata, priority, queue, runAt, tags }: insertOptions.CheckedOptions,
+  { delayMillis, maxAttempts, metadata, orderingKey, priority, queue, runAt, tags }: insertOptions.CheckedOptions,
   args: string,
   traceparent: string | null
 ): JobRow => {
@@ -268,7 +268,8 @@ const toRow = (
     createdAt: now,
     metadata: JSON.parse(insertOptions.withTraceparent(metadata, traceparent) ?? "{}"),
     tags,
-    errors: []
+    errors: [],
+    orderingKey
   })
 }
 

@@ -27,6 +27,7 @@ export interface CheckedOptions {
   /** JSON text. */
   readonly metadata: string | undefined
   readonly tags: ReadonlyArray<string>
+  readonly orderingKey: string | undefined
 }
 
 const traceparentKey = "awa:traceparent"
@@ -55,26 +56,29 @@ export const merge = (base: InsertOptions, overriding: InsertOptions): InsertOpt
     runAt: timed.runAt,
     delay: timed.delay,
     metadata: overriding.metadata === undefined ? base.metadata : overriding.metadata,
-    tags: overriding.tags === undefined ? base.tags : overriding.tags
+    tags: overriding.tags === undefined ? base.tags : overriding.tags,
+    orderingKey: overriding.orderingKey === undefined ? base.orderingKey : overriding.orderingKey
   }
 }
 
 /** @internal */
 export const validate = (options: InsertOptions): Either.Either<CheckedOptions, Refusal> => {
-  const { delay, maxAttempts = 25, metadata, priority = 2, queue = "default", runAt, tags = [] } = options
+  const { delay, maxAttempts = 25, metadata, orderingKey, priority = 2, queue = "default", runAt, tags = [] } = options
   const wrongQueue = nameRefusal("queue", queue)
   if (wrongQueue !== undefined) return Either.left(wrongQueue)
   if (!isIntegerBetween(priority, 1, 4)) return refuse("priority", "must be 1 (most urgent), 2, 3 or 4")
   if (!isIntegerBetween(maxAttempts, 1, 1000)) return refuse("maxAttempts", "must be a whole number from 1 to 1000")
   const wrongTag = tagsRefusal(tags)
   if (wrongTag !== undefined) return Either.left(wrongTag)
+  const wrongKey = orderingKey === undefined ? undefined : nameRefusal("orderingKey", orderingKey)
+  if (wrongKey !== undefined) return Either.left(wrongKey)
   if (runAt !== undefined && delay !== undefined) return refuse("delay", "cannot be combined with runAt")
   return Either.flatMap(
     instant(runAt),
     (runAt) =>
       Either.flatMap(millis(delay), (delayMillis) =>
         Either.map(metadataText(metadata), (metadata) => (
-          { queue, priority, maxAttempts, runAt, delayMillis, metadata, tags: [...tags] }
+          { queue, priority, maxAttempts, runAt, delayMillis, metadata, tags: [...tags], orderingKey }
         )))
   )
 }
@@ -83,7 +87,7 @@ const isIntegerBetween = (value: unknown, min: number, max: number): boolean =>
   typeof value === "number" && Number.isInteger(value) && value >= min && value <= max
 
 /**
- * Why a kind, queue or tag cannot be used, if so. Characters are code points, as PostgreSQL counts them.
+ * Why a kind, queue, tag or ordering key cannot be used, if so. Characters are code points, as PostgreSQL counts them.
  *
  * @internal
  */
@@ -162,7 +166,8 @@ const names = [
   "runAt",
   "delay",
   "metadata",
-  "tags"
+  "tags",
+  "orderingKey"
 ] as const satisfies ReadonlyArray<
   keyof InsertOptions
 >
@@ -206,12 +211,13 @@ const editDistance = (a: string, b: string): number => {
 // JSON
 
 /**
- * Whether a job with these options has no metadata and no tags and is to run at once.
+ * Whether a job with these options carries nothing but its payload and is to run at once.
  *
  * @internal
  */
-export const isPlain = ({ delayMillis, metadata, runAt, tags }: CheckedOptions): boolean =>
-  runAt === undefined && delayMillis === undefined && metadata === undefined && tags.length === 0
+export const isPlain = ({ delayMillis, metadata, orderingKey, runAt, tags }: CheckedOptions): boolean =>
+  runAt === undefined && delayMillis === undefined && metadata === undefined && tags.length === 0 &&
+  orderingKey === undefined
 
 /**
  * The members of a job's JSON object that hold its options, each after a comma. What is default is left out.
@@ -226,6 +232,7 @@ export const toJson = (options: CheckedOptions, traceparent: string | null): str
   if (options.runAt !== undefined) text += `,"run_at":"${options.runAt.toISOString()}"`
   if (options.delayMillis !== undefined) text += `,"delay_ms":${options.delayMillis}`
   if (options.tags.length > 0) text += `,"tags":${JSON.stringify(options.tags)}`
+  if (options.orderingKey !== undefined) text += `,"ordering_key":${JSON.stringify(options.orderingKey)}`
   const metadata = withTraceparent(options.metadata, traceparent)
   return metadata === undefined ? text : `${text},"metadata":${metadata}`
 }

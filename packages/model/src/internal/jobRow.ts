@@ -28,5 +28,6 @@ const Row = function(this: { -readonly [K in keyof JobRow]: JobRow[K] }, fields:
   if (fields.attemptedAt !== undefined) this.attemptedAt = fields.attemptedAt
   if (fields.finalizedAt !== undefined) this.finalizedAt = fields.finalizedAt
   if (fields.progress !== undefined) this.progress = fields.progress
+  if (fields.orderingKey !== undefined) this.orderingKey = fields.orderingKey
 } as unknown as { new(fields: Fields): JobRow; prototype: JobRow } // a class by another door: same fields, same prototype
 Row.prototype = JobRow.prototype

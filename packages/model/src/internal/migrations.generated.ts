@@ -560,7 +560,11 @@ declare
   v_lanes bigint;
 begin
   v_slot := awa.ready_slot();
-  with job as materialized (
+  with spread as materialized (
+    -- null when no queue has several shards
+    select jsonb_object_agg(q.name, q.shards) as shards from awa/*control*/.queues q where q.shards > 1
+  ),
+  job as materialized (
     select
       j.ordinal, j.kind,
       coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond') as run_at,
@@ -568,40 +572,53 @@ begin
       coalesce(j.queue, 'default') as queue,
       coalesce(j.priority, 2)::smallint as priority,
       coalesce(j.max_attempts, 25)::smallint as max_attempts,
-      awa.envelope(j.metadata, j.tags, null, null) as envelope,
-      awa.job_problem(
-        j.kind, j.queue, j.priority, j.max_attempts,
-        coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
-        j.metadata, j.tags
+      awa.with_ordering_key(awa.envelope(j.metadata, j.tags, null, null), j.ordering_key) as envelope,
+      coalesce((s.shards ->> coalesce(j.queue, 'default'))::integer, 1) as shards,
+      case when s.shards is not null then awa.ordering_hash(j.ordering_key) end as hash,
+      coalesce(
+        awa.job_problem(
+          j.kind, j.queue, j.priority, j.max_attempts,
+          coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
+          j.metadata, j.tags
+        ),
+        awa.ordering_key_problem(j.ordering_key)
       ) as problem
     from rows from (
       jsonb_to_recordset(p_jobs) as (
         kind text, args jsonb, queue text, priority integer, max_attempts integer, run_at timestamptz,
-        delay_ms float8, metadata jsonb, tags text[]
+        delay_ms float8, metadata jsonb, tags text[], ordering_key text
       )
-    ) with ordinality as j(kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordinal)
+    ) with ordinality as j(
+      kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordering_key, ordinal
+    )
+    cross join spread s
+  ),
+  -- The ordering key decides on the shard; without one the position does, which goes round.
+  positioned as materialized (
+    select p.*, case when p.shards = 1 then 0 else mod(coalesce(p.hash, p.pos), p.shards) end::smallint as shard
+    from (
+      select j.*, nextval('awa.pos_seq') as pos
+      from (select * from job where problem is null order by ordinal) j
+      offset 0
+    ) p
   ),
   lane as materialized (
-    select l.*, awa.lane_id(l.queue, l.priority, 0) as lane_id
+    select l.*, awa.lane_id(l.queue, l.priority, l.shard) as lane_id
     from (
-      select j.queue, j.priority, bool_or(j.run_at is null or j.run_at <= p_now) as is_ready
-      from job j where j.problem is null
-      group by j.queue, j.priority
+      select p.queue, p.priority, p.shard, bool_or(p.run_at is null or p.run_at <= p_now) as is_ready
+      from positioned p
+      group by p.queue, p.priority, p.shard
     ) l
-  ),
-  positioned as materialized (
-    select j.*, l.lane_id, nextval('awa.pos_seq') as pos
-    from (select * from job order by ordinal) j
-    join lane l on l.queue = j.queue and l.priority = j.priority
   ),
   ready as (
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args, envelope
     )
     select
-      v_slot, p.lane_id, p.pos, p_xid, p.pos, 0, 0, p.max_attempts, coalesce(p.run_at, p_now), p_now,
+      v_slot, l.lane_id, p.pos, p_xid, p.pos, 0, 0, p.max_attempts, coalesce(p.run_at, p_now), p_now,
       p.kind, p.args, p.envelope
     from positioned p
+    join lane l on l.queue = p.queue and l.priority = p.priority and l.shard = p.shard
     where p.run_at is null or p.run_at <= p_now
   ),
   deferred as (
@@ -609,7 +626,7 @@ begin
       job_id, state, run_at, created_at, run_lease, priority, shard, attempt, max_attempts, queue, kind, args, envelope
     )
     select
-      p.pos, 'scheduled', p.run_at, p_now, 0, p.priority, 0, 0, p.max_attempts, p.queue, p.kind, p.args, p.envelope
+      p.pos, 'scheduled', p.run_at, p_now, 0, p.priority, p.shard, 0, p.max_attempts, p.queue, p.kind, p.args, p.envelope
     from positioned p
     where p.run_at > p_now
   )
@@ -620,7 +637,7 @@ begin
       from job j where j.problem is not null order by j.ordinal limit 1
     ),
     (select array_agg(distinct l.queue) from lane l where l.is_ready),
-    (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, 0::smallint)) from lane l)
+    (select count(awa.ensure_lane(l.lane_id, l.queue, l.priority, l.shard)) from lane l)
   into v_ids, v_problem, v_queues, v_lanes;
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
@@ -636,7 +653,8 @@ $$;
 
 -- p_jobs: a JSON array of at most 10,000 objects with
 --   kind text; args any JSON value; queue text 'default'; priority 1..4 (2); max_attempts 1..1000 (25);
---   run_at timestamp text, or delay_ms number counted from now; metadata object; tags array of text.
+--   run_at timestamp text, or delay_ms number counted from now; metadata object; tags array of text;
+--   ordering_key text of 1 to 200 characters.
 -- p_now: the caller's clock, null for the database's.
 -- Answers the ids in the order of the input, separated by commas, and the instant it took as now. A job whose run_at is
 -- later than that is scheduled, every other one available.
@@ -668,32 +686,51 @@ as $$
   select concat(floor(date_part('epoch', p_now) * 1000)::bigint, ' ', p_ids)
 $$;
 
+-- Counts the changes of the numbers of shards, so that what sessions remember can be told to be old.
+create sequence awa.shard_changes;
+select nextval('awa.shard_changes');
+
 -- What a session remembers of the lane it used last, as the setting \`awa.lane\`: looking a lane up costs a tenth of an
 -- enqueue. A setting goes with the transaction that made it when that rolls back, as the lane's row does, and the table
--- in it tells the schemas of one database apart, also one created anew.
+-- in it tells the schemas of one database apart, also one created anew. \`awa.lanes\` holds the same and the lanes, when
+-- the queue has several shards.
 create function awa.lane_note(p_lane_id bigint, p_queue text, p_priority smallint) returns text
 language sql stable
 as $$
-  select concat('awa.lanes'::regclass::oid, ' ', p_lane_id, ' ', p_priority, ' ', p_queue)
+  select concat(
+    'awa.lanes'::regclass::oid, ' ', pg_sequence_last_value('awa.shard_changes'), ' ', p_lane_id, ' ', p_priority, ' ',
+    p_queue
+  )
 $$;
 
--- What there is to check of plain jobs whose lane the session does not remember.
-create function awa.check_plain(
+-- The lanes over which plain jobs are spread, after all checks; for those whose one lane the session does not remember.
+create function awa.plain_lanes(
   p_kind text,
   p_queue text,
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
   p_now timestamptz
-) returns void
+) returns bigint[]
 language plpgsql
 as $$
 declare
   v_problem constant text := awa.job_problem(p_kind, p_queue, p_priority, p_max_attempts, p_now, null, null);
+  -- Before the number of shards is read: it may change in between.
+  v_note constant text := awa.lane_note(p_lane_id, p_queue, p_priority);
+  v_noted constant text := current_setting('awa.lanes', true);
+  v_settled constant boolean := awa.shards_settled();
+  v_shards smallint;
+  v_lanes bigint[];
+  v_new boolean := false;
 begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = format('job 0: %s', v_problem);
   end if;
+  if starts_with(v_noted, v_note || '{') then
+    return substr(v_noted, length(v_note) + 1)::bigint[];
+  end if;
+  select q.shards into v_shards from awa/*control*/.queues q where q.name = p_queue and q.shards > 1;
   if not exists (
     select from awa.lanes l where l.lane_id = p_lane_id and l.queue = p_queue and l.priority = p_priority
   ) then
@@ -702,9 +739,50 @@ begin
         errcode = '22023',
         message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
     end if;
+    v_new := true;
     perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
   end if;
-  perform set_config('awa.lane', awa.lane_note(p_lane_id, p_queue, p_priority), false);
+  if v_shards is null then
+    v_lanes := array[p_lane_id];
+  else
+    v_lanes := array(select awa.lane_id(p_queue, p_priority, s) from generate_series(0, v_shards - 1) s);
+    v_new := v_new
+      or exists (select from unnest(v_lanes) s where not exists (select from awa.lanes l where l.lane_id = s));
+    perform awa.ensure_lane(v_lanes[i], p_queue, p_priority, (i - 1)::smallint) from generate_series(1, v_shards) i;
+  end if;
+  if v_new then
+    -- A prepared transaction keeps its settings and may yet lose its rows: nobody remembers a lane it made itself.
+    perform set_config('awa.new_lane', 'on', true);
+  elsif v_settled
+    and current_setting('awa.new_lane', true) is distinct from 'on'
+    and current_setting('transaction_isolation') = 'read committed' -- an older snapshot may show an older number
+  then
+    if v_shards is null then
+      perform set_config('awa.lane', v_note, false);
+    else
+      perform set_config('awa.lanes', concat(v_note, v_lanes), false);
+    end if;
+  end if;
+  return v_lanes;
+end
+$$;
+
+-- The lane of one of them: they go round.
+create function awa.plain_lane(
+  p_kind text,
+  p_queue text,
+  p_priority smallint,
+  p_max_attempts smallint,
+  p_lane_id bigint,
+  p_now timestamptz,
+  p_pos bigint
+) returns bigint
+language plpgsql
+as $$
+declare
+  v_lanes constant bigint[] := awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+begin
+  return v_lanes[1 + p_pos % cardinality(v_lanes)];
 end
 $$;
 
@@ -731,19 +809,23 @@ begin
     slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
-    v_slot, p_lane_id, v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
+    v_slot,
+    case
+      when current_setting('awa.lane', true) = awa.lane_note(p_lane_id, p_queue, p_priority) then p_lane_id
+      else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)
+    end,
+    v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
     coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
   )
   -- Few and short expressions: each is set up anew in every transaction.
   returning
     awa.enqueue_answer(run_at, pos::text),
     char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
-      and current_setting('awa.lane', true) is not distinct from awa.lane_note(p_lane_id, p_queue, p_priority)
       and awa.ready_slot() = v_slot,
     awa.sleeps(awa.lock_key(p_queue))
   into v_answer, v_known, v_sleeps;
   if not v_known then
-    perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+    perform awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
     perform awa.settle(v_slot);
   end if;
   if v_sleeps then
@@ -771,6 +853,8 @@ declare
   v_slot constant smallint := awa.ready_slot();
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_lanes constant bigint[] := awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+  v_shards constant integer := cardinality(v_lanes);
   v_ids text;
 begin
   if jsonb_typeof(p_args) <> 'array' or jsonb_array_length(p_args) > 10000 then
@@ -781,12 +865,11 @@ begin
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select v_slot, p_lane_id, p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
+    select v_slot, v_lanes[1 + p.pos % v_shards], p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
     from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
     returning pos
   )
   select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
-  perform awa.check_plain(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
   perform awa.settle(v_slot);
   if awa.sleeps(awa.lock_key(p_queue)) then
     perform awa.notify(p_queue);
@@ -901,7 +984,10 @@ begin
 end
 $$;
 
--- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order.
+-- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order. For every
+-- p_aging_ms that a job has waited its number counts one less, down to 1; null or 0: it does not. Of a queue with several
+-- shards it takes only the lanes it gets without waiting for another claim; a row without jobs says that others were
+-- quicker: claim again.
 -- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
 -- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
 -- just one batch; and one array per member, in the order of their numbers:
@@ -915,6 +1001,7 @@ create function awa.claim(
   p_deadline_ms bigint,
   p_async boolean,
   p_now timestamptz,
+  p_aging_ms bigint default null,
   out jobs text,
   out claimed_at timestamptz,
   out deadline_at timestamptz
@@ -931,6 +1018,13 @@ declare
   v_current boolean;
   v_lanes bigint[];
   v_lock_keys integer[];
+  v_sharded boolean;
+  v_expecting boolean := false;
+  -- Who waits since then has waited one, two, three intervals.
+  v_interval interval;
+  v_one timestamptz := '-infinity';
+  v_two timestamptz := '-infinity';
+  v_three timestamptz := '-infinity';
   v_last_pos bigint;
   v_cursor bigint;
   v_newest bigint;
@@ -948,9 +1042,23 @@ begin
     perform set_config('synchronous_commit', 'off', true);
   end if;
 
-  select array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id))
-  into v_lanes, v_lock_keys
-  from (select distinct lane_id from awa.lanes where queue = p_queue) l;
+  if p_aging_ms > 0 then
+    v_interval := p_aging_ms * interval '1 millisecond';
+    v_one := coalesce(p_now, statement_timestamp()) - v_interval;
+    v_two := v_one - v_interval;
+    v_three := v_two - v_interval;
+  end if;
+
+  select
+    array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id)),
+    max(l.shard) > 0
+  into v_lanes, v_lock_keys, v_sharded
+  from (select distinct lane_id, shard from awa.lanes where queue = p_queue) l;
+  if v_sharded then
+    v_lock_keys := '{}';
+    select k.lanes, k.expecting into v_lanes, v_expecting
+    from awa.lock_lanes(p_queue, p_limit, p_nonce, p_now, p_aging_ms) k;
+  end if;
   if v_lanes is null then
     return;
   end if;
@@ -1004,7 +1112,7 @@ begin
   -- is not set up once for every partition. That of a large job is built when it is known to be taken.
   waiting as materialized (
     select
-      w.lane_id, w.is_late, w.pos, w.slot, w.bytes,
+      w.lane_id, w.is_late, w.pos, w.slot, w.bytes, greatest(w.run_at, w.created_at) as since,
       case when w.bytes <= 65536 then awa.claimed_body(
         w.job_id, w.run_lease, w.kind, w.attempt, w.max_attempts, w.run_at, w.created_at, w.args, w.envelope
       ) end as body
@@ -1026,17 +1134,31 @@ begin
       ) r
     ) w
   ),
+  -- Also where each lane comes to a job that has not waited one, two, three intervals.
   first_waiting as materialized (
-    select w.lane_id, min(w.pos) filter (where not w.is_late) as pos from waiting w group by w.lane_id
-  ),
-  -- Strict priority. Every order used here must take a prefix of each lane: the cursor can say nothing else.
-  ranked as materialized (
-    select w.*, l.priority, f.pos as first_pos,
-      row_number() over (order by l.priority, w.pos) as rank,
-      sum(coalesce(octet_length(w.body), w.bytes)) over (order by l.priority, w.pos) as total_bytes
+    select w.lane_id,
+      min(w.pos) filter (where not w.is_late) as pos,
+      min(w.pos) filter (where w.since > v_one) as one,
+      min(w.pos) filter (where w.since > v_two) as two,
+      min(w.pos) filter (where w.since > v_three) as three
     from waiting w
-    join lane l on l.lane_id = w.lane_id
-    join first_waiting f on f.lane_id = w.lane_id
+    group by w.lane_id
+  ),
+  -- By effective priority. Every order used here must take a prefix of each lane: the cursor can say nothing else. So a
+  -- job counts no more than those before it in its lane, although it may have waited longer: it was retried, say.
+  ranked as materialized (
+    select w.*, row_number() over o as rank, sum(coalesce(octet_length(w.body), w.bytes)) over o as total_bytes
+    from (
+      select w.*, l.priority, f.pos as first_pos,
+        greatest(
+          1,
+          l.priority - case when w.pos >= f.one then 0 when w.pos >= f.two then 1 when w.pos >= f.three then 2 else 3 end
+        ) as key
+      from waiting w
+      join lane l on l.lane_id = w.lane_id
+      join first_waiting f on f.lane_id = w.lane_id
+    ) w
+    window o as (order by w.key, w.pos)
   ),
   -- The bound on bytes keeps an answer of large payloads within what a client can hold as one string; the bound on
   -- positions lets a batch store offsets.
@@ -1167,13 +1289,16 @@ begin
         v_last_pos, v_cursor, v_first_batch, v_newest),
       hint = 'The data was restored without its sequences. Adopt it before working on it.';
   end if;
-  if claim.jobs is not null then
+  if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
+    perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
+  end if;
+  if claim.jobs is not null or v_expecting then
     return next;
   end if;
 end
 $$;
 
-revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz) from public;
+revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz, bigint) from public;
 
 -- Which of these queues have something to claim. Reads only, takes no id and no lock.
 create function awa.probe(p_queues text[]) returns setof text
@@ -1276,7 +1401,7 @@ begin
 
   with due as materialized (
     select j.*, awa.lane_id(j.queue, j.priority, j.shard) as lane_id
-    from unnest(p_jobs) j
+    from unnest(awa.sharded(p_jobs)) j
     where j.state = 'available' or j.state in ('scheduled', 'retryable') and j.run_at <= p_now
   ),
   lane as (
@@ -1992,7 +2117,8 @@ select
   coalesce(j.envelope -> 'errors', '[]') as errors,
   coalesce(j.envelope -> 'metadata', '{}') as metadata,
   coalesce(array(select jsonb_array_elements_text(j.envelope -> 'tags')), '{}') as tags,
-  case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress
+  case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress,
+  j.envelope ->> 'ordering_key' as ordering_key
 from awa.log_jobs j
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
 left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
@@ -2004,7 +2130,8 @@ select
   coalesce(r.envelope -> 'errors', '[]'),
   coalesce(r.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
-  coalesce(x.progress, r.envelope -> 'progress')
+  coalesce(x.progress, r.envelope -> 'progress'),
+  r.envelope ->> 'ordering_key'
 from awa.leases x
 cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
@@ -2016,7 +2143,8 @@ select
   coalesce(d.envelope -> 'errors', '[]'),
   coalesce(d.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}'),
-  d.envelope -> 'progress'
+  d.envelope -> 'progress',
+  d.envelope ->> 'ordering_key'
 from awa.deferred_jobs d
 union all
 select
@@ -2025,8 +2153,282 @@ select
   coalesce(f.envelope -> 'errors', '[]'),
   coalesce(f.envelope -> 'metadata', '{}'),
   coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}'),
-  f.envelope -> 'progress'
+  f.envelope -> 'progress',
+  f.envelope ->> 'ordering_key'
 from awa.finished_jobs f;
+`
+  },
+  {
+    version: 18,
+    name: "queue_storage_shards",
+    schema: "engine",
+    sql: `-- schema: engine
+-- Shards: a priority of a queue may be spread over several lanes. Order holds in a lane. Who needs it for some jobs gives
+-- them one ordering key, and the key decides on the lane.
+
+-- The hash of the bytes of a key, from 0 to 2^64 - 1: state := state * 1099511628211 + byte. In two halves, because
+-- bigint would overflow; 1099511628211 is 2^40 + 435.
+create function awa.ordering_hash(p_key text) returns numeric
+language plpgsql immutable strict parallel safe
+as $$
+declare
+  v_bytes constant bytea := convert_to(p_key, 'UTF8');
+  v_high bigint := 3421674724;
+  v_low bigint := 2216829733;
+begin
+  for i in 0..octet_length(v_bytes) - 1 loop
+    v_high := v_high * 435 + (v_low << 8);
+    v_low := v_low * 435 + get_byte(v_bytes, i);
+    v_high := (v_high + (v_low >> 32)) & 4294967295;
+    v_low := v_low & 4294967295;
+  end loop;
+  return v_high * 4294967296::numeric + v_low;
+end
+$$;
+
+create function awa.ordering_key_problem(p_key text) returns text
+language sql immutable parallel safe
+as $$
+  select case when char_length(p_key) not between 1 and 200 then 'ordering_key: must have 1 to 200 characters' end
+$$;
+
+-- The key is kept with the job: it decides again whenever the job comes back to a queue.
+create function awa.with_ordering_key(p_envelope jsonb, p_key text) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case
+    when p_key is null then p_envelope
+    else coalesce(p_envelope, '{}') || jsonb_build_object('ordering_key', p_key)
+  end
+$$;
+
+-- Jobs on their way to a queue, each with the shard it belongs to by the number of shards the queue has now: that of its
+-- key, else the one it had, else, where that is gone, any.
+create function awa.sharded(p_jobs awa.successor[]) returns awa.successor[]
+language plpgsql
+as $$
+declare
+  v_of_queue constant jsonb := (
+    select jsonb_object_agg(q.name, q.shards) from awa/*control*/.queues q
+    where q.shards > 1 and q.name in (select j.queue from unnest(p_jobs) j)
+  );
+  v_shards integer;
+  v_key text;
+begin
+  if v_of_queue is null and not exists (select from unnest(p_jobs) j where j.shard > 0) then
+    return p_jobs;
+  end if;
+  for i in 1..cardinality(p_jobs) loop
+    v_shards := coalesce((v_of_queue ->> p_jobs[i].queue)::integer, 1);
+    v_key := p_jobs[i].envelope ->> 'ordering_key';
+    if v_shards = 1 then
+      p_jobs[i].shard := 0;
+    elsif v_key is not null then
+      p_jobs[i].shard := mod(awa.ordering_hash(v_key), v_shards);
+    elsif p_jobs[i].shard >= v_shards then
+      p_jobs[i].shard := p_jobs[i].job_id % v_shards;
+    end if;
+  end loop;
+  return p_jobs;
+end
+$$;
+
+-- Changing the number of shards. Nothing has to stop for it: jobs that go by the old number land in lanes that are
+-- claimed like all others. Only their order among the ones that go by the new number is open.
+
+-- Whether nobody is changing a number of shards. Try and unlock are one expression, as in awa.sleeps.
+create function awa.shards_settled() returns boolean
+language sql volatile
+as $$
+  select case
+    when pg_try_advisory_lock_shared(awa.lock_class('shards'), 0)
+      then pg_advisory_unlock_shared(awa.lock_class('shards'), 0)
+    else false
+  end
+$$;
+
+-- What sessions remember ends with the change, however it is made. A session notes the count of changes first, looks
+-- whether one is under way second and reads the number third: it remembers no number of before a change with the count
+-- of after it.
+create function awa.shards_change() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'UPDATE' and new.shards = old.shards and new.name = old.name
+    or tg_op = 'INSERT' and new.shards = 1
+    or tg_op = 'DELETE' and old.shards = 1
+  then
+    return coalesce(new, old);
+  end if;
+  perform pg_advisory_xact_lock(awa.lock_class('shards'), 0);
+  perform nextval('awa.shard_changes');
+  return coalesce(new, old);
+end
+$$;
+
+revoke execute on function awa.shards_change() from public;
+
+-- Named after the schema: several may share one control plane.
+do $$
+begin
+  execute format(
+    'create trigger %I before insert or update or delete on awa/*control*/.queues
+      for each row execute function awa.shards_change()',
+    'shards_change_' || md5(/*schema*/'awa')
+  );
+end
+$$;
+
+-- p_shards: 1 to 64.
+create function awa.set_shards(p_queue text, p_shards integer) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_queue is null or char_length(p_queue) not between 1 and 200 then
+    raise exception using errcode = '22023', message = 'queue: must have 1 to 200 characters';
+  end if;
+  if p_shards is null or p_shards not between 1 and 64 then
+    raise exception using errcode = '22023', message = 'shards: must be 1 to 64';
+  end if;
+  insert into awa/*control*/.queues (name, shards) values (p_queue, p_shards)
+  on conflict (name) do update set shards = excluded.shards, updated_at = clock_timestamp();
+end
+$$;
+
+revoke execute on function awa.set_shards(text, integer) from public;
+
+-- Claims.
+
+-- What the priority of a job counts after it has waited since p_since.
+create function awa.aged_priority(p_priority smallint, p_since timestamptz, p_now timestamptz, p_aging_ms bigint)
+returns integer
+language sql immutable parallel safe
+as $$
+  select case
+    when p_priority > 1 and p_aging_ms > 0 and p_now > p_since then greatest(
+      1,
+      p_priority - floor((date_part('epoch', p_now) - date_part('epoch', p_since)) * 1000 / p_aging_ms)
+    )::integer
+    else p_priority
+  end
+$$;
+
+-- The lanes of a queue in the order in which they should be served, as far as they have something to claim: how many
+-- jobs, up to p_limit of the same effective priority as the first one, and the position of that one.
+create function awa.lane_heads(p_queue text, p_limit integer, p_now timestamptz, p_aging_ms bigint)
+returns table (lane_id bigint, n bigint)
+language plpgsql stable
+as $$
+declare
+  -- Of the snapshot that is searched: the function is stable.
+  v_slots constant smallint[] := awa.active_slots();
+begin
+  return query
+  select
+    l.lane_id,
+    case
+      when awa.aged_priority(l.priority, h.youngest, p_now, p_aging_ms)
+        > awa.aged_priority(l.priority, h.first, p_now, p_aging_ms) then 1
+      else h.n
+    end
+  from (select distinct a.lane_id, a.priority from awa.lanes a where a.queue = p_queue) l
+  left join lateral (
+    select b.cursor_pos, b.pending_xids, b.pending_after
+    from awa.claim_batches b
+    where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+      and b.lane_id = l.lane_id and b.cursor_pos is not null
+    order by b.batch_id desc limit 1
+  ) c on true
+  -- Transactions that were pending and have ended since.
+  cross join lateral (
+    select count(*) as n, array_agg(p.xid) as xids, array_agg(p.after) as afters
+    from unnest(c.pending_xids, c.pending_after) p(xid, after)
+    where pg_visible_in_snapshot(p.xid, pg_current_snapshot())
+  ) f
+  cross join lateral (
+    select count(*) as n, min(w.pos) as pos, max(w.since) as youngest, (array_agg(w.since order by w.pos))[1] as first
+    from (
+      select e.pos, greatest(e.run_at, e.created_at) as since
+      from (select f.xids, f.afters where f.n > 0) x
+      cross join lateral awa.late_entries(v_slots, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
+      union all
+      (
+        select e.pos, greatest(e.run_at, e.created_at)
+        from awa.ready_entries e
+        where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
+            or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+          and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
+        order by e.pos limit p_limit
+      )
+    ) w
+  ) h
+  -- A cursor that has learned enough is worth a claim that finds nothing, and so is one that is ahead of the sequence.
+  where h.n > 0 or f.n >= 16 or c.cursor_pos > (select s.last_value from awa.pos_seq s)
+  order by awa.aged_priority(l.priority, h.first, p_now, p_aging_ms), h.pos;
+end
+$$;
+
+-- Locks lanes of a queue with several shards until there is enough for p_limit jobs. A lane that somebody else has is left
+-- to them; only when all that have something are taken it waits for one. It never waits while it holds one: nobody can
+-- wait for it in turn. lanes: null when there is nothing to claim. expecting: there should be jobs in them.
+--
+-- To look at all lanes costs half of what a claim of one job does. So while the session's claims find jobs, and all lanes
+-- are of one priority, a small claim takes any lane.
+create function awa.lock_lanes(
+  p_queue text,
+  p_limit integer,
+  p_nonce bigint,
+  p_now timestamptz,
+  p_aging_ms bigint,
+  out lanes bigint[],
+  out expecting boolean
+)
+language plpgsql
+as $$
+declare
+  -- A lane with so many jobs is enough for one claim: the others are left to other claims.
+  v_deep constant integer := least(p_limit, 32);
+  v_lanes bigint[];
+  v_priorities bigint;
+  v_head record;
+  v_n bigint := 0;
+  v_taken bigint[];
+begin
+  if p_limit <= 4 and current_setting('awa.look', true) is distinct from 'on' then
+    select array_agg(l.lane_id order by l.shard), count(distinct l.priority) into v_lanes, v_priorities
+    from (select distinct a.lane_id, a.shard, a.priority from awa.lanes a where a.queue = p_queue) l;
+    for i in 1..case when v_priorities = 1 then cardinality(v_lanes) else 0 end loop
+      lock_lanes.lanes := array[v_lanes[1 + (abs(p_nonce % 64) + i) % cardinality(v_lanes)]];
+      if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])) then
+        lock_lanes.expecting := true;
+        return;
+      end if;
+    end loop;
+    lock_lanes.lanes := null;
+  end if;
+  lock_lanes.expecting := false;
+  for v_head in
+    select h.lane_id, h.n
+    from awa.lane_heads(p_queue, v_deep, coalesce(p_now, statement_timestamp()), p_aging_ms) h
+  loop
+    if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_head.lane_id)) then
+      lock_lanes.lanes := lock_lanes.lanes || v_head.lane_id;
+      lock_lanes.expecting := lock_lanes.expecting or v_head.n > 0;
+      v_n := v_n + v_head.n;
+      exit when v_n >= p_limit or v_head.n >= v_deep;
+    elsif v_head.n > 0 then
+      v_taken := v_taken || v_head.lane_id;
+    end if;
+  end loop;
+  if lock_lanes.lanes is null and v_taken is not null then
+    -- Any: whoever claims at the same moment should wait for another one.
+    lock_lanes.lanes := array[v_taken[1 + abs(p_nonce % cardinality(v_taken))]];
+    lock_lanes.expecting := true;
+    perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1]));
+  end if;
+end
+$$;
 `
   },
   {

@@ -97,7 +97,15 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       const nonce = newNonce()
       claims.begin(nonce)
       const exit = yield* Effect.exit(
-        engine.claim({ queue: queue.name, limit, owner, nonce, deadline: queue.deadline, durability })
+        engine.claim({
+          queue: queue.name,
+          limit,
+          owner,
+          nonce,
+          deadline: queue.deadline,
+          priorityAging: queue.priorityAging,
+          durability
+        })
       )
       if (Exit.isFailure(exit)) {
         permits.release(limit)

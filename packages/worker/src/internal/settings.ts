@@ -284,7 +284,10 @@ const queueConfig = (name: string, config: QueueConfig.QueueConfig): Check<Queue
     const deadline = isEndless(config.deadline)
       ? null
       : yield* duration(`${group}.deadline`, config.deadline, defaults.deadline)
-    return { maxWorkers, claimBatchSize, pollInterval, deadline }
+    const priorityAging = isEndless(config.priorityAging)
+      ? null
+      : yield* duration(`${group}.priorityAging`, config.priorityAging, defaults.priorityAging)
+    return { maxWorkers, claimBatchSize, pollInterval, deadline, priorityAging }
   })
 
 const connectionSettings = (options: ConnectionsOptions, queues: number): Check<Settings["connections"]> =>

@@ -35,6 +35,7 @@ interface Envelope {
     readonly terminal?: boolean
   }>
   readonly progress?: unknown
+  readonly ordering_key?: string
 }
 
 const noTags: ReadonlyArray<string> = []
@@ -88,7 +89,8 @@ const claimedJob = (
       metadata: envelope?.metadata ?? {},
       tags: envelope?.tags ?? noTags,
       errors: failures(envelope?.errors),
-      progress: envelope?.progress
+      progress: envelope?.progress,
+      orderingKey: envelope?.ordering_key
     }),
     args
   }

@@ -7,7 +7,7 @@ export const make = ({ engine }: Schemas) => {
   const schema = `"${engine}"`
   return {
     claim: registerStatement(
-      `select jobs, claimed_at, deadline_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz)`
+      `select jobs, claimed_at, deadline_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz, $8::bigint)`
     ),
     complete: registerStatement(
       `select ${schema}.complete($1::uuid, $2::jsonb, $3::jsonb, $4::timestamptz)::text as rejected`

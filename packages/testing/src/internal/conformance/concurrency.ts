@@ -8,6 +8,7 @@ import * as assert from "node:assert/strict"
 import { randomUUID } from "node:crypto"
 import * as Jobs from "../../Jobs.js"
 import { check, checkAlone, type CheckError, type Harness, idsOf, outcomes } from "./harness.js"
+import { setShards } from "./order.js"
 
 const sorted = (ids: ReadonlyArray<JobId>) => [...ids].sort((a, b) => (a < b ? -1 : 1))
 
@@ -49,6 +50,15 @@ export const concurrently = [
       const ids = [...(yield* t.enqueueMany(200)), ...(yield* t.enqueueMany(100, { priority: 1 }))]
       const claimed = yield* drain(t, 6, 7, () => true)
       assert.deepEqual(claimed, sorted(ids))
+    })),
+
+  check("concurrent claimers of several shards get every job exactly once", (t) =>
+    Effect.gen(function*() {
+      yield* setShards(t, 3)
+      const ids = [...(yield* t.enqueueMany(60)), ...(yield* t.enqueueMany(20, { orderingKey: "a" }))]
+      assert.deepEqual(yield* drain(t, 6, 2, () => true), sorted(ids), "few at a time")
+      const more = [...(yield* t.enqueueMany(200)), ...(yield* t.enqueueMany(100, { priority: 1 }))]
+      assert.deepEqual(yield* drain(t, 6, 7, () => true), sorted(more))
     })),
 
   check("claimers beside producers get every committed job exactly once", (t) =>
