@@ -117,7 +117,8 @@ rule(server, "small claims of a queue with several shards and one priority do no
       breaks: [{
         within: "awa.lock_lanes",
         find: anyLane,
-        replace: "perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])); if true then"
+        replace:
+          "perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])); if true then"
       }],
       shows: ["claimer waits"]
     },
@@ -144,7 +145,11 @@ rule(server, "a claim that took any lane and found nothing says so", {
   },
   mutants: {
     "it does not": {
-      breaks: [{ within: "awa.claim", find: "if claim.jobs is not null or v_expecting then", replace: "if claim.jobs is not null then" }],
+      breaks: [{
+        within: "awa.claim",
+        find: "if claim.jobs is not null or v_expecting then",
+        replace: "if claim.jobs is not null then"
+      }],
       shows: ["job lost"]
     },
     "it takes any lane again": {
