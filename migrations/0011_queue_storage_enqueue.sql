@@ -96,7 +96,8 @@ as $$
   end
 $$;
 
-create function awa.enqueue_many(p_xid xid8, p_jobs jsonb, p_now timestamptz) returns text
+-- p_ids: null, or what enqueue_unique has drawn: the position of each job, 0 for one that is left out.
+create function awa.enqueue_many(p_xid xid8, p_jobs jsonb, p_now timestamptz, p_ids bigint[] default null) returns text
 language plpgsql
 as $$
 declare
@@ -119,10 +120,15 @@ begin
       coalesce(j.queue, 'default') as queue,
       coalesce(j.priority, 2)::smallint as priority,
       coalesce(j.max_attempts, 25)::smallint as max_attempts,
-      awa.with_ordering_key(awa.envelope(j.metadata, j.tags, null, null), j.ordering_key) as envelope,
+      case
+        when j."unique" is null then awa.with_ordering_key(awa.envelope(j.metadata, j.tags, null, null), j.ordering_key)
+        else coalesce(awa.with_ordering_key(awa.envelope(j.metadata, j.tags, null, null), j.ordering_key), '{}')
+          || jsonb_build_object('unique', j."unique")
+      end as envelope,
       coalesce((s.shards ->> coalesce(j.queue, 'default'))::integer, 1) as shards,
       case when s.shards is not null then awa.ordering_hash(j.ordering_key) end as hash,
       coalesce(
+        case when j."unique" is not null and p_ids is null then 'unique: jobs with a key go through enqueue_unique' end,
         awa.job_problem(
           j.kind, j.queue, j.priority, j.max_attempts,
           coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
@@ -133,18 +139,19 @@ begin
     from rows from (
       jsonb_to_recordset(p_jobs) as (
         kind text, args jsonb, queue text, priority integer, max_attempts integer, run_at timestamptz,
-        delay_ms float8, metadata jsonb, tags text[], ordering_key text
+        delay_ms float8, metadata jsonb, tags text[], ordering_key text, "unique" jsonb
       )
     ) with ordinality as j(
-      kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordering_key, ordinal
+      kind, args, queue, priority, max_attempts, run_at, delay_ms, metadata, tags, ordering_key, "unique", ordinal
     )
     cross join spread s
+    where p_ids is null or p_ids[j.ordinal] <> 0
   ),
   -- The ordering key decides on the shard; without one the position does, which goes round.
   positioned as materialized (
     select p.*, case when p.shards = 1 then 0 else mod(coalesce(p.hash, p.pos), p.shards) end::smallint as shard
     from (
-      select j.*, nextval('awa.pos_seq') as pos
+      select j.*, coalesce(p_ids[j.ordinal], nextval('awa.pos_seq')) as pos
       from (select * from job where problem is null order by ordinal) j
       offset 0
     ) p

@@ -21,8 +21,8 @@ create type awa.successor as (
 );
 
 -- Writes jobs where they belong now: the ended ones to finished_jobs, those that are due to the log, the rest to
--- deferred_jobs.
-create function awa.place(p_jobs awa.successor[], p_now timestamptz) returns void
+-- deferred_jobs. Answers the jobs as they were written: one whose unique key was taken meanwhile has become cancelled.
+create function awa.place(p_jobs awa.successor[], p_now timestamptz) returns awa.successor[]
 language plpgsql
 as $$
 declare
@@ -30,6 +30,12 @@ declare
   v_slot constant smallint := awa.ready_slot();
   v_queue text;
 begin
+  if p_jobs is null then
+    return null;
+  end if;
+  if exists (select from unnest(p_jobs) j where j.envelope ? 'unique') then
+    p_jobs := awa.settle_unique(p_jobs, p_now);
+  end if;
   insert into awa.finished_jobs (
     job_id, state, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
     queue, kind, args, envelope
@@ -74,6 +80,7 @@ begin
   loop
     perform awa.wake(v_queue);
   end loop;
+  return p_jobs;
 end
 $$;
 
@@ -221,7 +228,8 @@ $$;
 -- included, writes nothing: its closure would count as somebody else's in the slot's next life.
 --
 -- p_completed: [{"slot", "batch", "nonce", "members": [..]}]: attempts that ended well.
--- p_ended: [{"slot", "batch", "nonce", "member", "act", "delay_ms"?, "error"?, "progress"?}]: all others.
+-- p_ended: [{"slot", "batch", "nonce", "member", "act", "delay_ms"?, "error"?, "progress"?}]: all others. Among them the
+-- successes of jobs with a unique key, as act `complete`: their keys are let go.
 -- rejected: [[slot, "batch", "nonce", member, verdict], ..] of those not accepted: `repeated` when the same act of the attempt's
 -- owner was recorded before, else `refused`. Null when all were accepted.
 create function awa.close_attempts(
@@ -262,7 +270,7 @@ begin
       p_now
     ) c;
     if close_attempts.successors is not null then
-      perform awa.place(close_attempts.successors, p_now);
+      close_attempts.successors := awa.place(close_attempts.successors, p_now);
     end if;
   end if;
 
@@ -333,6 +341,9 @@ begin
     close_attempts.rejected := coalesce(close_attempts.rejected || v_rejected, v_rejected, close_attempts.rejected);
 
     if v_accepted is not null then
+      if p_ended @> '[{"act": "complete"}]' then
+        perform awa.release_completed(v_slot, p_ended, v_accepted);
+      end if;
       select array_agg(
         awa.successor_of(r, l, b.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, x.progress), p_now)
         order by r.job_id
@@ -348,8 +359,8 @@ begin
         on r.slot = v_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)
       cross join lateral (select * from awa.lanes l where l.lane_id = b.lane_id limit 1) l
       left join awa.leases x on x.batch_id = e.batch and x.member = e.member
-      where e.ordinal = any (v_accepted);
-      perform awa.place(v_successors, p_now);
+      where e.ordinal = any (v_accepted) and e.act <> 'complete';
+      v_successors := awa.place(v_successors, p_now);
       close_attempts.successors := close_attempts.successors || v_successors;
     end if;
 

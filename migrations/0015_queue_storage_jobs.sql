@@ -15,7 +15,7 @@ select
   end::awa/*control*/.job_state as state,
   r.attempt + (m.batch_id is not null)::integer as attempt,
   r.run_lease + (m.batch_id is not null)::integer as run_lease,
-  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at
+  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at, r.pos
 from awa.ready_entries r
 left join lateral (
   select b.cursor_pos from awa.claim_batches b

@@ -532,6 +532,7 @@ begin
   if exists (select from awa.history_of(p_slot, p_retention_ms, v_now)) then
     return 'history';
   end if;
+  perform awa.release_slot(p_slot);
   for i in 1..20 loop
     begin
       execute format(
@@ -614,6 +615,7 @@ as $$
 declare
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
   v_expired integer;
+  v_holders bigint[];
 begin
   with recursive queue as (
     (select f.queue from awa.finished_jobs f order by f.queue limit 1)
@@ -644,9 +646,12 @@ begin
     limit p_limit
   ),
   gone as (
-    delete from awa.finished_jobs f using old o where f.job_id = o.job_id returning f.job_id
+    delete from awa.finished_jobs f using old o where f.job_id = o.job_id returning f.job_id, f.envelope
   )
-  select count(*) into v_expired from gone;
+  select count(*), array_agg(g.job_id) filter (where g.envelope ? 'unique') into v_expired, v_holders from gone g;
+  if v_holders is not null then
+    perform awa.release_unique(v_holders);
+  end if;
   return v_expired;
 end
 $$;

@@ -83,7 +83,13 @@ export {
    *
    * @since 0.1.0
    */
-  TimeSource
+  TimeSource,
+  /**
+   * Jobs of which there is one at a time: their keys, and who holds them.
+   *
+   * @since 0.1.0
+   */
+  Unique
 } from "@awa/model"
 
 export {

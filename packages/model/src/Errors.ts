@@ -6,6 +6,7 @@
 import * as Inspectable from "effect/Inspectable"
 import * as Schema from "effect/Schema"
 import * as pgErrors from "./internal/pgErrors.js"
+import { JobId } from "./JobRow.js"
 
 /**
  * A job that was refused before anything was sent to the database.
@@ -25,6 +26,39 @@ export class InvalidJob extends Schema.TaggedError<InvalidJob>("@awa/model/Error
   override get message(): string {
     const which = this.index === undefined ? "" : ` (index ${this.index} of the call)`
     return `Job ${JSON.stringify(this.kind)}${which} cannot be enqueued. ${this.field}: ${this.reason}`
+  }
+}
+
+/**
+ * A job that was not stored because another one has its unique key. Nothing went wrong in the database: the caller's
+ * transaction goes on.
+ *
+ * `jobId` is the job that has the key. In a bulk call `index` is the position of the first job that could not be stored,
+ * from 0, and none of the call were. Two jobs of the same call are told by `sameAs`, the position of the one before.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class UniqueConflict
+  extends Schema.TaggedError<UniqueConflict>("@awa/model/Errors/UniqueConflict")("UniqueConflict", {
+    kind: Schema.String,
+    jobId: Schema.optional(JobId),
+    index: Schema.optional(Schema.Int),
+    sameAs: Schema.optional(Schema.Int)
+  })
+{
+  override get message(): string {
+    const which = this.index === undefined ? "" : ` (index ${this.index} of the call)`
+    const holder = this.jobId === undefined ? `the job at index ${this.sameAs} of the call` : `job ${this.jobId}`
+    const advice = this.index === undefined
+      ? "Nothing is to be done if one job is enough."
+      : "None of the call were enqueued: use enqueueEach to enqueue those that are free."
+    return `Job ${JSON.stringify(this.kind)}${which} is not enqueued, ${holder} has its unique key. ${advice}`
+  }
+
+  /** With the id as a string: JSON has no bigint. */
+  override toJSON(): unknown {
+    return { ...this, jobId: this.jobId?.toString() }
   }
 }
 
@@ -281,6 +315,7 @@ export type DatabaseFailure = ConnectionFailed | SchemaMissing | PermissionDenie
  */
 export type AwaError =
   | InvalidJob
+  | UniqueConflict
   | InvalidSetting
   | InvalidPartitionedQueue
   | DatabaseFailure

@@ -5,6 +5,7 @@
  */
 import type * as DateTime from "effect/DateTime"
 import type * as Duration from "effect/Duration"
+import type { JobState } from "./JobState.js"
 
 /**
  * 1 is the most urgent, 4 the least.
@@ -15,13 +16,47 @@ import type * as Duration from "effect/Duration"
 export type Priority = 1 | 2 | 3 | 4
 
 /**
- * Every option may be left out; `Job.make` takes the same ones as defaults of a job. They are checked on every way a job
- * can be enqueued, before anything is sent.
+ * What makes two jobs the same job, so that the second is not stored while the first is there. The kind is always part of
+ * it. `{}`, or `true` in its place, means "the same payload"; a job that differs in anything named here is another one.
+ *
+ * `Field` are the names of the payload's fields as it is stored.
  *
  * @since 0.1.0
  * @category models
  */
-export interface InsertOptions {
+export interface UniqueOptions<out Field extends string = string> {
+  /** Whether jobs of different queues are different. Default: false. */
+  readonly byQueue?: boolean | undefined
+  /**
+   * Whether jobs of different payloads are different; or the fields at its top that must differ. A field the payload
+   * leaves out counts as left out. Default: true.
+   */
+  readonly byPayload?: boolean | ReadonlyArray<Field> | undefined
+  /**
+   * Jobs enqueued in different stretches of this length are different: with `"1 day"` there is one a day, by UTC. The
+   * clock is that of `TimeSource`, or else this process'. Default: one for ever. Excludes `bucket`.
+   */
+  readonly period?: Duration.DurationInput | undefined
+  /** The number of a stretch of one's own making, 64 bits, in place of `period`. */
+  readonly bucket?: bigint | undefined
+  /**
+   * While the first job is in one of these states there is no second. All states that are not final must be among them:
+   * a job that lets its key go could not have it back. Default: those, so that the key is free when the job has ended;
+   * add `completed` for "once, until the success is forgotten".
+   */
+  readonly states?: ReadonlyArray<JobState> | undefined
+}
+
+/**
+ * Every option may be left out; `Job.make` takes the same ones as defaults of a job. They are checked on every way a job
+ * can be enqueued, before anything is sent.
+ *
+ * `Field` are the names of the payload's fields as it is stored, which `unique` may choose from.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface InsertOptions<out Field extends string = never> {
   /** 1 to 200 characters. Default: `default`. */
   readonly queue?: string | undefined
   /** Default: 2. */
@@ -45,4 +80,9 @@ export interface InsertOptions {
    * keeps that order for all its jobs.
    */
   readonly orderingKey?: string | undefined
+  /**
+   * At most one job of a key at a time: what is enqueued beside it fails with `UniqueConflict`. Default: `false`, any
+   * number.
+   */
+  readonly unique?: UniqueOptions<Field> | boolean | undefined
 }

@@ -9,11 +9,13 @@ import * as ParseResult from "effect/ParseResult"
 import { type Pipeable, Prototype } from "effect/Pipeable"
 import * as Schema from "effect/Schema"
 import type * as Types from "effect/Types"
-import type { DatabaseFailure, InvalidJob } from "./Errors.js"
+import type { DatabaseFailure, InvalidJob, UniqueConflict } from "./Errors.js"
 import type { InsertOptions } from "./InsertOptions.js"
 import * as internal from "./internal/enqueue.js"
 import * as PlainSchema from "./internal/plainSchema.js"
+import { fieldsOf } from "./internal/unique/fields.js"
 import type { JobId, JobRow } from "./JobRow.js"
+import type { Answer } from "./Unique.js"
 
 /**
  * @since 0.1.0
@@ -48,6 +50,17 @@ export interface Variance<out R> {
 }
 
 /**
+ * The names of the fields of a stored payload; any string where its type does not say.
+ *
+ * @since 0.1.0
+ * @category type-level
+ */
+export type Field<I> = unknown extends I ? string
+  : I extends ReadonlyArray<unknown> ? never
+  : I extends object ? Extract<keyof I, string>
+  : never
+
+/**
  * A kind of job. `A` is what handlers receive, `I` the JSON that is stored, `R` what encoding and decoding require.
  *
  * @since 0.1.0
@@ -58,27 +71,41 @@ export interface Job<out Kind extends string, in out A, in out I, out R> extends
   readonly kind: Kind
   readonly payload: Schema.Schema<A, I, R>
   /** What `Job.make` was given beside the payload. */
-  readonly defaults: InsertOptions
+  readonly defaults: InsertOptions<string>
 
   /**
    * Stores a job, in the caller's transaction if there is one, with a single statement. The answer is the stored row.
    *
-   * Options replace the defaults of the job one by one.
+   * Options replace the defaults of the job one by one. A job with the option `unique` whose key another job has is a
+   * `UniqueConflict`, which names that job and leaves the transaction as it is.
    */
   readonly enqueue: (
     payload: A,
-    options?: InsertOptions
-  ) => Effect.Effect<JobRow, InvalidJob | DatabaseFailure, SqlClient.SqlClient | R>
+    options?: InsertOptions<Field<I>>
+  ) => Effect.Effect<JobRow, InvalidJob | UniqueConflict | DatabaseFailure, SqlClient.SqlClient | R>
 
   /**
    * Stores any number of jobs, all or none, with the same options or with those a function gives each of them. Answers
    * their ids in the order of the payloads. Up to 10,000 jobs travel in one statement; what needs several is one
-   * transaction.
+   * transaction. One `UniqueConflict` keeps all of them out.
    */
   readonly enqueueMany: (
     payloads: Iterable<A>,
-    options?: InsertOptions | ((payload: A, index: number) => InsertOptions | undefined)
-  ) => Effect.Effect<ReadonlyArray<JobId>, InvalidJob | DatabaseFailure, SqlClient.SqlClient | R>
+    options?: InsertOptions<Field<I>> | ((payload: A, index: number) => InsertOptions<Field<I>> | undefined)
+  ) => Effect.Effect<
+    ReadonlyArray<JobId>,
+    InvalidJob | UniqueConflict | DatabaseFailure,
+    SqlClient.SqlClient | R
+  >
+
+  /**
+   * Stores those jobs whose unique keys are free, and answers for each of them, in the order of the payloads, whether it
+   * was `Inserted` or is the `Duplicate` of another. Of two equal jobs of the call the first goes in.
+   */
+  readonly enqueueEach: (
+    payloads: Iterable<A>,
+    options?: InsertOptions<Field<I>> | ((payload: A, index: number) => InsertOptions<Field<I>> | undefined)
+  ) => Effect.Effect<ReadonlyArray<Answer>, InvalidJob | DatabaseFailure, SqlClient.SqlClient | R>
 
   /**
    * The payload from the JSON of a stored job (`JobRow.args`). At run time an `Either`, unless the schema has effects.
@@ -86,7 +113,7 @@ export interface Job<out Kind extends string, in out A, in out I, out R> extends
   readonly decode: (args: unknown) => Effect.Effect<A, ParseResult.ParseIssue, R>
 
   /** The wish to store a job, as a value: for `Producer`, and for whoever enqueues on your behalf. */
-  readonly request: (payload: A, options?: InsertOptions) => Request<Kind, R>
+  readonly request: (payload: A, options?: InsertOptions<Field<I>>) => Request<Kind, R>
 }
 
 /**
@@ -99,7 +126,7 @@ export interface Request<out Kind extends string = string, out R = unknown> {
   readonly [RequestTypeId]: Variance<R>
   readonly kind: Kind
   readonly payload: unknown
-  readonly options: InsertOptions | undefined
+  readonly options: InsertOptions<string> | undefined
 }
 
 /**
@@ -159,7 +186,7 @@ export type Context<J extends Any> = Schema.Schema.Context<J["payload"]>
 export const make: {
   <const Kind extends string, Fields extends Schema.Struct.Fields>(
     kind: Kind,
-    options: InsertOptions & { readonly payload: Fields }
+    options: InsertOptions<Field<Schema.Struct.Encoded<Fields>>> & { readonly payload: Fields }
   ): Job<
     Kind,
     Types.Simplify<Schema.Struct.Type<Fields>>,
@@ -168,21 +195,35 @@ export const make: {
   >
   <const Kind extends string, A, I, R>(
     kind: Kind,
-    options: InsertOptions & { readonly payload: Schema.Schema<A, I, R> }
+    options: InsertOptions<Field<I>> & { readonly payload: Schema.Schema<A, I, R> }
   ): Job<Kind, A, I, R>
 } = <Kind extends string, A, I, R>(
   kind: Kind,
-  { payload, ...defaults }: InsertOptions & { readonly payload: Schema.Schema<A, I, R> | Schema.Struct.Fields }
+  { payload, ...defaults }: InsertOptions<string> & { readonly payload: Schema.Schema<A, I, R> | Schema.Struct.Fields }
 ): Job<Kind, A, I, R> => {
   // The overloads above say what fields mean.
   const schema = (
     Schema.isSchema(payload) ? payload : Schema.Struct(payload as Schema.Struct.Fields)
   ) as Schema.Schema<A, I, R>
   const plain = PlainSchema.check(schema)
-  const definition = internal.define(kind, PlainSchema.shortCut(plain, ParseResult.encodeUnknown(schema)), defaults)
-  const request = (payload: A, options?: InsertOptions): Request<Kind, R> => (
+  const definition = internal.define(
+    kind,
+    PlainSchema.shortCut(plain, ParseResult.encodeUnknown(schema)),
+    fieldsOf(schema),
+    defaults
+  )
+  const request = (payload: A, options?: InsertOptions<string>): Request<Kind, R> => (
     { [RequestTypeId]: definition, kind, payload, options }
   )
+  const toItems = (
+    payloads: Iterable<A>,
+    options: InsertOptions<string> | ((payload: A, index: number) => InsertOptions<string> | undefined) | undefined
+  ) =>
+    Array.from(payloads, (payload, index) => ({
+      definition,
+      payload,
+      options: typeof options === "function" ? options(payload, index) : options
+    }))
   return {
     [TypeId]: definition,
     kind,
@@ -191,14 +232,8 @@ export const make: {
     decode: PlainSchema.shortCut(plain, ParseResult.decodeUnknown(schema)),
     request,
     enqueue: (payload, options) => internal.enqueue({ definition, payload, options }),
-    enqueueMany: (payloads, options) =>
-      Effect.suspend(() =>
-        internal.enqueueMany(Array.from(payloads, (payload, index) => ({
-          definition,
-          payload,
-          options: typeof options === "function" ? options(payload, index) : options
-        })))
-      ),
+    enqueueMany: (payloads, options) => Effect.suspend(() => internal.enqueueMany(toItems(payloads, options))),
+    enqueueEach: (payloads, options) => Effect.suspend(() => internal.enqueueEach(toItems(payloads, options))),
     pipe: Prototype.pipe
   }
 }

@@ -157,10 +157,14 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   const ownedRows = run<{ owned: string }>("look for owned attempts", text.ownedAttempts)
   const probeRows = run<{ queue: string }>("probe", text.probe)
   const promoteRows = run<{ promoted: number }>("promote", text.promote)
+  const sweepRows = run<{ released: number; last: string | null }>("let go of unique keys", text.sweepUnique)
   const rescueRows = run<{ rescued: string; complete: boolean; settled: string; xid: string; xmin: string }>(
     "rescue",
     text.rescue
   )
+
+  // The key up to which the last sweep came.
+  let swept: string | null = null
 
   // Batches below an owner's frontier are closed; so `ownedAttempts` need not read the whole history each time.
   const frontierOf = new Map<string, string>()
@@ -260,7 +264,12 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
     rescueExpired: ({ limit }) => rescue("deadline_exceeded", Duration.zero, limit),
     reclaim: (options) => Reclaim.reclaim(steps, { ...options, slots }),
     expire: ({ limit, retention: { cancelled, completed, failed } }) =>
-      expire(...[completed, failed, cancelled].map((kept) => Math.ceil(Duration.toMillis(kept))), limit)
+      expire(...[completed, failed, cancelled].map((kept) => Math.ceil(Duration.toMillis(kept))), limit),
+    sweepKeys: (limit) =>
+      Effect.map(Effect.suspend(() => sweepRows(swept, limit)), ([row]) => {
+        swept = row?.last ?? null
+        return row?.released ?? 0
+      })
   }
 })
 

@@ -35,6 +35,8 @@ export interface AttemptToken {
   readonly nonce: string
   readonly index: number
   readonly fence: string
+  /** Set for a job with a unique key, whose end lets the key go. */
+  readonly unique?: true
 }
 
 /**
@@ -135,7 +137,7 @@ export interface Rescued {
   readonly jobId: JobId
   readonly reason: "stale_heartbeat" | "deadline_exceeded"
   /** Where the job is now. */
-  readonly state: "available" | "retryable" | "failed"
+  readonly state: "available" | "retryable" | "failed" | "cancelled"
 }
 
 /**
@@ -221,6 +223,11 @@ export interface Service {
     readonly retention: Retention
     readonly limit: number
   }) => Effect.Effect<number, StorageError>
+  /**
+   * Lets go of unique keys whose jobs are gone, or in a state in which they hold none. Looks at up to `limit` held keys,
+   * those after the ones of the call before, and begins anew after the last; answers how many it let go.
+   */
+  readonly sweepKeys: (limit: number) => Effect.Effect<number, StorageError>
 }
 
 /**

@@ -67,3 +67,8 @@ export * as StorageSchemas from "./StorageSchemas.js"
  * @since 0.1.0
  */
 export * as TimeSource from "./TimeSource.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Unique from "./Unique.js"

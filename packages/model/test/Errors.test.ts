@@ -1,5 +1,5 @@
 import { EmbeddedPostgres } from "@awa/embedded"
-import { Database, Errors, Job, Migrations, Producer } from "@awa/model"
+import { Database, Errors, Job, Migrations, Producer, Unique } from "@awa/model"
 import { SqlClient, SqlError } from "@effect/sql"
 import { type PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
@@ -172,10 +172,12 @@ describe("roles with least privileges", () => {
             onRight: () => "ok"
           })
         )
-      const enqueue = Effect.zip(
+      const enqueue = Effect.all([
         Note.enqueue({ a: 1 }, { queue: "new" }),
-        Note.enqueueMany([{ a: 1 }, { a: 2 }], { delay: "1 hour" })
-      )
+        Note.enqueueMany([{ a: 1 }, { a: 2 }], { delay: "1 hour" }),
+        Note.enqueueEach([{ a: 3 }], { unique: true }),
+        Unique.holder(Note.request({ a: 3 }, { unique: true }))
+      ])
       const powers = Effect.map(
         Effect.flatMap(SqlClient.SqlClient, (sql) =>
           sql.unsafe<{ name: string }>(
@@ -193,7 +195,13 @@ describe("roles with least privileges", () => {
             state<unknown>(effect, role)),
           ["ok", "42501", "42501", "PermissionDenied", "PermissionDenied"]
         )
-        assert.deepStrictEqual(yield* Effect.provide(powers, as(role)), ["enqueue", "enqueue_alike", "enqueue_one"])
+        assert.deepStrictEqual(yield* Effect.provide(powers, as(role)), [
+          "enqueue",
+          "enqueue_alike",
+          "enqueue_one",
+          "enqueue_unique",
+          "unique_holder"
+        ])
       }
       assert.deepStrictEqual(
         yield* Effect.forEach([enqueue, read, write, Migrations.verify], (effect) =>

@@ -124,7 +124,8 @@ describe("refused", () => {
       ["priorty", "did you mean priority?"],
       ["Queue", "did you mean queue?"],
       ["tag", "did you mean tags?"],
-      ["unique", "known options are queue, priority, maxAttempts, runAt, delay, metadata, tags, orderingKey"]
+      ["uniqe", "did you mean unique?"],
+      ["retries", "known options are queue, priority, maxAttempts, runAt, delay, metadata, tags, orderingKey, unique"]
     ]
     for (const [key, advice] of cases) {
       assert.deepStrictEqual(unknownOptionRefusal({ [key]: 1 }), { field: key, reason: `no such option; ${advice}` })

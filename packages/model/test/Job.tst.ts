@@ -1,6 +1,6 @@
-import { type Errors, type InsertOptions, Job, type JobRow, Producer } from "@awa/model"
+import { type Errors, type InsertOptions, Job, type JobRow, Producer, Unique } from "@awa/model"
 import type { SqlClient } from "@effect/sql"
-import { Context, type Effect, Schema } from "effect"
+import { Context, type Effect, type Option, Schema } from "effect"
 import { describe, expect, test } from "tstyche"
 
 class Keys extends Context.Tag("Keys")<Keys, string>() {}
@@ -10,7 +10,7 @@ const SendEmail = Job.make("send_email", { payload: { to: Schema.String, at: Sch
 const Count = Job.make("count", { payload: Schema.Struct({ n: Schema.NumberFromString }) })
 const Sealed = Job.make("sealed", { payload: { text: Secret } })
 
-type Failures = Errors.InvalidJob | Errors.DatabaseFailure
+type Failures = Errors.InvalidJob | Errors.UniqueConflict | Errors.DatabaseFailure
 
 describe("Job.make", () => {
   test("takes fields or a schema and keeps kind, payload, encoding and requirements", () => {
@@ -85,5 +85,48 @@ describe("Producer", () => {
     expect(Producer.insertStatement).type.toBeCallableWith(count)
     expect(Producer.insertStatement).type.toBeCallableWith([count, count])
     expect(Producer.insertStatement).type.not.toBeCallableWith(sealed)
+  })
+})
+
+describe("unique", () => {
+  test("chooses from the fields of the payload as it is stored", () => {
+    const payload = { to: Schema.String, copy: Schema.optional(Schema.String) }
+    expect(Job.make).type.toBeCallableWith("k", { payload, unique: { byPayload: ["to", "copy"], period: "1 day" } })
+    expect(Job.make).type.not.toBeCallableWith("k", { payload, unique: { byPayload: ["too"] } })
+    expect(Job.make).type.not.toBeCallableWith("k", { payload, unique: { byKind: false } })
+    expect(Job.make).type.not.toBeCallableWith("k", { payload, unique: { bucket: 1 } })
+    expect(Job.make).type.not.toBeCallableWith("k", { payload, unique: { states: ["done"] } })
+    expect(Count.enqueue).type.toBeCallableWith({ n: 1 }, { unique: { byPayload: ["n"], bucket: 1n } })
+    expect(Count.enqueue).type.toBeCallableWith({ n: 1 }, { unique: true })
+    expect(Count.enqueue).type.not.toBeCallableWith({ n: 1 }, { unique: { byPayload: ["m"] } })
+    expect(Count.request).type.not.toBeCallableWith({ n: 1 }, { unique: { byPayload: ["m"] } })
+    expect<Job.Field<{ readonly a: 1 } | { readonly b: 2 }>>().type.toBe<"a" | "b">()
+    expect<Job.Field<unknown>>().type.toBe<string>()
+    expect<Job.Field<ReadonlyArray<string>>>().type.toBe<never>()
+  })
+
+  test("is answered job by job, without a conflict", () => {
+    type Each = Effect.Effect<
+      ReadonlyArray<Unique.Answer>,
+      Errors.InvalidJob | Errors.DatabaseFailure,
+      SqlClient.SqlClient
+    >
+    expect(Count.enqueueEach([{ n: 1 }], { unique: true })).type.toBe<Each>()
+    expect(Producer.enqueueEach([Count.request({ n: 1 })])).type.toBe<Each>()
+    expect<Unique.Answer>().type.toBe<
+      | { readonly _tag: "Inserted"; readonly id: JobRow.JobId }
+      | { readonly _tag: "Duplicate"; readonly holder: JobRow.JobId }
+    >()
+  })
+
+  test("asks who holds a key", () => {
+    expect(Unique.holder(Sealed.request({ text: "a" }))).type.toBe<
+      Effect.Effect<
+        Option.Option<JobRow.JobId>,
+        Errors.InvalidJob | Errors.DatabaseFailure,
+        SqlClient.SqlClient | Keys
+      >
+    >()
+    expect(Unique.keyOf(Count.request({ n: 1 }))).type.toBe<Effect.Effect<Option.Option<string>, Errors.InvalidJob>>()
   })
 })

@@ -1,11 +1,11 @@
 /**
  * What becomes of ended jobs and of their space, on a real database whose time is `TestClock`'s.
  */
-import { Job, Migrations, QueueStorage, type StorageEngine, TimeSource } from "@awa/model"
+import { Job, Migrations, QueueStorage, type StorageEngine, TimeSource, Unique } from "@awa/model"
 import { Jobs, TestDatabase } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
-import { Duration, Effect, Layer, Schema, TestClock } from "effect"
+import { Duration, Effect, Layer, Option, Schema, TestClock } from "effect"
 import { EmptyLive } from "./support/database.js"
 
 const Anything = Job.make("anything", { payload: Schema.Unknown })
@@ -244,4 +244,68 @@ describe("reclaim", () => {
         assert.include(refused, { _tag: "InvalidSetting", setting: "queueSlotCount" })
       }
     }).pipe(Effect.provide(Layer.merge(EmptyLive(), TimeSource.TimeSource.layerFromClock))))
+})
+
+describe("a unique key", () => {
+  const unique = { states: [...Unique.liveStates, "completed", "failed"] } as const
+
+  const isHeld = (payload: unknown) => Effect.map(Unique.holder(Anything.request(payload, { unique })), Option.isSome)
+
+  it.scoped("that a success holds is let go when the success is forgotten", () =>
+    Effect.gen(function*() {
+      const { claim, end, engine, expire, pass, reclaim, sql } = yield* make
+      yield* sql`insert into awa.queues (name, completed_retention) values ('long', '5 days')`
+      yield* reclaim
+      yield* Anything.enqueueMany(["brief", "retried"], { unique })
+      yield* Anything.enqueue("long", { unique, queue: "long" })
+      const [brief, retried] = yield* claim
+      const [long] = yield* engine.claim({
+        queue: "long",
+        limit: 1,
+        owner,
+        nonce: "2",
+        deadline: null,
+        durability: "async"
+      })
+      yield* engine.complete(owner, [
+        { token: brief!.token, outcome: { _tag: "completed" } },
+        { token: long!.token, outcome: { _tag: "completed" } },
+        { token: retried!.token, outcome: { _tag: "retry", delay: Duration.days(3), error: null } }
+      ])
+      const held = Effect.forEach(["brief", "long", "retried"], isHeld)
+      yield* pass("23 hours")
+      assert.deepStrictEqual(yield* held, [true, true, true])
+      assert.strictEqual(yield* pass("4 hours"), 1)
+      assert.deepStrictEqual(yield* held, [false, true, true])
+      yield* pass("5 days")
+      yield* expire
+      assert.deepStrictEqual(yield* held, [false, false, true])
+      assert.strictEqual(yield* engine.promote(10), 1)
+      yield* end({ _tag: "fail", error: "no" })
+      assert.deepStrictEqual(yield* held, [false, false, true])
+      yield* TestClock.adjust("73 hours")
+      assert.strictEqual(yield* expire, 1)
+      assert.deepStrictEqual(yield* held, [false, false, false])
+    }).pipe(Effect.provide(TestLive)))
+
+  it.scoped("is kept by a job that runs for longer than its slot lives, and let go when it ends", () =>
+    Effect.gen(function*() {
+      const { claim, engine, pass, reclaim } = yield* make
+      yield* reclaim
+      yield* Anything.enqueueMany(["ends", "fails"], { unique: true })
+      const [ends, fails] = yield* claim
+      const beat = Effect.repeatN(
+        Effect.zipRight(pass("1 minute"), engine.heartbeat(owner, [ends!, fails!].map(({ token }) => ({ token })))),
+        3
+      )
+      yield* beat
+      assert.strictEqual(yield* pass("28 hours"), 1)
+      assert.strictEqual(yield* engine.sweepKeys(100), 0)
+      assert.deepStrictEqual(yield* Effect.forEach(["ends", "fails"], isHeld), [true, true])
+      yield* engine.complete(owner, [
+        { token: ends!.token, outcome: { _tag: "completed" } },
+        { token: fails!.token, outcome: { _tag: "fail", error: "no" } }
+      ])
+      assert.deepStrictEqual(yield* Effect.forEach(["ends", "fails"], isHeld), [false, false])
+    }).pipe(Effect.provide(TestLive)))
 })

@@ -22,6 +22,7 @@ import { ordering } from "./internal/conformance/order.js"
 import { outcomesOfAttempts } from "./internal/conformance/outcomes.js"
 import { probing } from "./internal/conformance/probe.js"
 import { telling } from "./internal/conformance/time.js"
+import { beingUnique } from "./internal/conformance/unique.js"
 
 /**
  * One statement about engines, and the program that finds out whether it holds. The program brings its own clock.
@@ -80,6 +81,7 @@ export const checks: ReadonlyArray<Check> = [
   probing,
   telling,
   living,
+  beingUnique,
   concurrently
 ].flat()
 

@@ -59,7 +59,12 @@ export interface Options {
  * @since 0.1.0
  * @category errors
  */
-export type TestDatabaseError = ConfigError.ConfigError | Exclude<Errors.AwaError, Errors.InvalidJob>
+export type TestDatabaseError =
+  | ConfigError.ConfigError
+  | Exclude<
+    Errors.AwaError,
+    Errors.InvalidJob | Errors.UniqueConflict
+  >
 
 interface Settings {
   readonly adminUrl: string

@@ -93,7 +93,7 @@ export const claim = async (session: Session, options: Claim = {}): Promise<Read
 
 /** One attempt's end other than success. */
 export interface End extends Token {
-  readonly act: "retry" | "return"
+  readonly act: "retry" | "return" | "complete" | "fail"
   readonly delay_ms?: number
 }
 

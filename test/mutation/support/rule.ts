@@ -19,6 +19,12 @@ export type Finding =
   | "shard unused"
   | "lock leaked"
   | "sleeper locked out"
+  | "key leaked"
+  | "key lost"
+  | "key held by a stranger"
+  | "job stopped by another"
+  | "deadlock"
+  | "enqueue failed"
 
 /** Plays a situation through and tells what went wrong. */
 export type Scenario = (world: World) => Promise<ReadonlyArray<Finding>>

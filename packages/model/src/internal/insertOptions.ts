@@ -6,6 +6,7 @@ import * as Duration from "effect/Duration"
 import * as Either from "effect/Either"
 import type { InsertOptions } from "../InsertOptions.js"
 import { formatPath, stringify, unstorableReason } from "./payload.js"
+import { check as checkUnique, type CheckedUnique } from "./unique/options.js"
 
 /** @internal */
 export interface Refusal {
@@ -28,6 +29,7 @@ export interface CheckedOptions {
   readonly metadata: string | undefined
   readonly tags: ReadonlyArray<string>
   readonly orderingKey: string | undefined
+  readonly unique: CheckedUnique | undefined
 }
 
 const traceparentKey = "awa:traceparent"
@@ -47,7 +49,7 @@ const latest = Date.parse("9999-12-31T23:59:59.999Z")
  *
  * @internal
  */
-export const merge = (base: InsertOptions, overriding: InsertOptions): InsertOptions => {
+export const merge = (base: InsertOptions<string>, overriding: InsertOptions<string>): InsertOptions<string> => {
   const timed = overriding.runAt !== undefined || overriding.delay !== undefined ? overriding : base
   return {
     queue: overriding.queue === undefined ? base.queue : overriding.queue,
@@ -57,12 +59,20 @@ export const merge = (base: InsertOptions, overriding: InsertOptions): InsertOpt
     delay: timed.delay,
     metadata: overriding.metadata === undefined ? base.metadata : overriding.metadata,
     tags: overriding.tags === undefined ? base.tags : overriding.tags,
-    orderingKey: overriding.orderingKey === undefined ? base.orderingKey : overriding.orderingKey
+    orderingKey: overriding.orderingKey === undefined ? base.orderingKey : overriding.orderingKey,
+    unique: overriding.unique === undefined ? base.unique : overriding.unique
   }
 }
 
-/** @internal */
-export const validate = (options: InsertOptions): Either.Either<CheckedOptions, Refusal> => {
+/**
+ * `fields` are those of the payload, `null` when they are not known.
+ *
+ * @internal
+ */
+export const validate = (
+  options: InsertOptions<string>,
+  fields: ReadonlySet<string> | null = null
+): Either.Either<CheckedOptions, Refusal> => {
   const { delay, maxAttempts = 25, metadata, orderingKey, priority = 2, queue = "default", runAt, tags = [] } = options
   const wrongQueue = nameRefusal("queue", queue)
   if (wrongQueue !== undefined) return Either.left(wrongQueue)
@@ -76,10 +86,14 @@ export const validate = (options: InsertOptions): Either.Either<CheckedOptions, 
   return Either.flatMap(
     instant(runAt),
     (runAt) =>
-      Either.flatMap(millis(delay), (delayMillis) =>
-        Either.map(metadataText(metadata), (metadata) => (
-          { queue, priority, maxAttempts, runAt, delayMillis, metadata, tags: [...tags], orderingKey }
-        )))
+      Either.flatMap(
+        millis(delay),
+        (delayMillis) =>
+          Either.flatMap(metadataText(metadata), (metadata) =>
+            Either.map(checkUnique(options.unique, fields), (unique) => (
+              { queue, priority, maxAttempts, runAt, delayMillis, metadata, tags: [...tags], orderingKey, unique }
+            )))
+      )
   )
 }
 
@@ -167,7 +181,8 @@ const names = [
   "delay",
   "metadata",
   "tags",
-  "orderingKey"
+  "orderingKey",
+  "unique"
 ] as const satisfies ReadonlyArray<
   keyof InsertOptions
 >
@@ -215,9 +230,9 @@ const editDistance = (a: string, b: string): number => {
  *
  * @internal
  */
-export const isPlain = ({ delayMillis, metadata, orderingKey, runAt, tags }: CheckedOptions): boolean =>
+export const isPlain = ({ delayMillis, metadata, orderingKey, runAt, tags, unique }: CheckedOptions): boolean =>
   runAt === undefined && delayMillis === undefined && metadata === undefined && tags.length === 0 &&
-  orderingKey === undefined
+  orderingKey === undefined && unique === undefined
 
 /**
  * The members of a job's JSON object that hold its options, each after a comma. What is default is left out.

@@ -112,7 +112,9 @@ export const grants = (role: string, as: "producer" | "worker" | "reader", { con
         `grant execute on function "${engine}".enqueue(jsonb, timestamptz) to ${grantee};`,
         ...["enqueue_one", "enqueue_alike"].map((name) =>
           `grant execute on function "${engine}".${name}(text, jsonb, text, smallint, smallint, bigint, timestamptz) to ${grantee};`
-        )
+        ),
+        `grant execute on function "${engine}".enqueue_unique(jsonb, boolean, timestamptz) to ${grantee};`,
+        `grant execute on function "${engine}".unique_holder(bytea) to ${grantee};`
       ])
     case "worker":
       return lines([

@@ -38,6 +38,11 @@ export interface MaintenanceOptions {
   readonly promoteInterval?: Duration.DurationInput | undefined
   /** How often the leader looks for attempts past their deadline. Default 30 seconds. */
   readonly deadlineRescueInterval?: Duration.DurationInput | undefined
+  /**
+   * How often the leader looks whether unique keys are held by jobs that have ended, a thousand keys at a time. They are
+   * let go with their jobs; this is for those whose success was forgotten. Default 1 minute.
+   */
+  readonly keySweepInterval?: Duration.DurationInput | undefined
   /** How often a worker tries to become the leader. Default 10 seconds. */
   readonly leaderElectionInterval?: Duration.DurationInput | undefined
   /** How often the leader makes sure that its connection, and with it the lock, is alive. Default 30 seconds. */
@@ -194,6 +199,7 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
     const maintenance = yield* durations("maintenance", options.maintenance, {
       promoteInterval: Duration.millis(250),
       deadlineRescueInterval: Duration.seconds(30),
+      keySweepInterval: Duration.minutes(1),
       leaderElectionInterval: Duration.seconds(10),
       leaderCheckInterval: Duration.seconds(30),
       reclaimInterval: Duration.seconds(5),

@@ -213,7 +213,8 @@ export const make = () => {
       rescue("rescueStale", limit, (job, now) => now - job.beatAt > Duration.toMillis(staleness)),
     rescueExpired: ({ limit }) => rescue("rescueExpired", limit, (job, now) => job.deadlineAt <= now),
     reclaim: () => Effect.succeed({ rotated: false, evicted: 0, kept: 0, freed: 0 }),
-    expire: () => Effect.succeed(0)
+    expire: () => Effect.succeed(0),
+    sweepKeys: (limit) => operation("sweepKeys", limit, () => 0)
   }
 
   return {

@@ -36,6 +36,7 @@ interface Envelope {
   }>
   readonly progress?: unknown
   readonly ordering_key?: string
+  readonly unique?: unknown
 }
 
 const noTags: ReadonlyArray<string> = []
@@ -71,8 +72,9 @@ const claimedJob = (
 ): ClaimedJob => {
   const envelope = member[8]
   const args = member[7]
+  const token = { slot, batchId, nonce, index, fence: fence(member[0], member[1], nonce) }
   return {
-    token: { slot, batchId, nonce, index, fence: fence(member[0], member[1], nonce) },
+    token: envelope?.unique === undefined ? token : { ...token, unique: true },
     job: JobRows.make({
       id: BigInt(member[0]) as JobId,
       kind: member[2],
@@ -108,13 +110,15 @@ const unstorable = /\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\
 const storable = (text: string): string => text.replace(unstorable, "\ufffd")
 
 interface Ended {
-  readonly act: "retry" | "snooze" | "return" | "cancel" | "fail"
+  readonly act: "complete" | "retry" | "snooze" | "return" | "cancel" | "fail"
   readonly delay_ms?: number
   readonly error?: string
 }
 
-const ended = (outcome: Exclude<Outcome, { readonly _tag: "completed" }>): Ended => {
+const ended = (outcome: Outcome): Ended => {
   switch (outcome._tag) {
+    case "completed":
+      return { act: "complete" }
     case "retry":
       return {
         act: "retry",
@@ -190,14 +194,19 @@ interface Group {
   readonly members: Array<number>
 }
 
-/** @internal The two documents of `complete`: successes grouped by batch, everything else one by one. */
+/**
+ * The two documents of `complete`: successes grouped by batch, everything else one by one, and with it the successes that
+ * let a unique key go.
+ *
+ * @internal
+ */
 export const completions = (list: Iterable<Completion>): { readonly completed: string; readonly ended: string } => {
   const groups = new Map<string, Group>()
   const others: Array<object> = []
   let previous: AttemptToken | undefined
   let group: Group | undefined
   for (const { outcome, progress, token } of list) {
-    if (outcome._tag !== "completed") {
+    if (outcome._tag !== "completed" || token.unique === true) {
       others.push({ ...address(token), ...ended(outcome), ...withProgress(progress) })
       continue
     }

@@ -33,6 +33,9 @@ export const make = ({ engine }: Schemas) => {
     keepHistory: `select ${schema}.keep_history($1::smallint, $2::bigint, $3::int, $4::timestamptz) as count`,
     freeSlot: `select ${schema}.free_slot($1::smallint, $2::bigint, $3::bigint, $4::timestamptz) as answer`,
     expire: `select ${schema}.expire($1::bigint, $2::bigint, $3::bigint, $4::int, $5::timestamptz) as count`,
+    sweepUnique: registerStatement(
+      `select released, encode(last, 'hex') as last from ${schema}.sweep_unique(decode($1::text, 'hex'), $2::int)`
+    ),
     sequenceBehind: `select ${schema}.sequence_behind() as sequence`,
     status: registerStatement(
       `select system_identifier::text, epoch_identifier::text, cached_sequence from ${schema}.storage_status()`

@@ -1,6 +1,6 @@
 /** What the checks are written with. */
 import * as Database from "@awa/model/Database"
-import type { DatabaseFailure, InvalidJob } from "@awa/model/Errors"
+import type { DatabaseFailure, InvalidJob, UniqueConflict } from "@awa/model/Errors"
 import type { InsertOptions } from "@awa/model/InsertOptions"
 import * as Job from "@awa/model/Job"
 import type { JobId } from "@awa/model/JobRow"
@@ -41,7 +41,7 @@ export class CheckFailed extends Data.TaggedError("CheckFailed")<{
 }
 
 /** Published as `Conformance.CheckError`. */
-export type CheckError = CheckFailed | StorageError | DatabaseFailure | InvalidJob
+export type CheckError = CheckFailed | StorageError | DatabaseFailure | InvalidJob | UniqueConflict
 
 /** @internal */
 export interface Check {
@@ -75,7 +75,7 @@ const make = (name: string, alone: boolean, body: Body): Check => ({
 })
 
 /** @internal */
-export interface EnqueueOptions extends InsertOptions {
+export interface EnqueueOptions extends InsertOptions<string> {
   readonly payload?: unknown
 }
 
@@ -100,7 +100,7 @@ const harness = Effect.gen(function*() {
   const owner = randomUUID()
 
   /** Jobs numbered from 0 in their payloads. */
-  const enqueueMany = (count: number, options?: InsertOptions) =>
+  const enqueueMany = (count: number, options?: InsertOptions<string>) =>
     Unchecked.enqueueMany(Array.from({ length: count }, (_, n) => ({ n })), { queue, ...options }).pipe(
       Effect.provideService(SqlClient.SqlClient, sql)
     )
@@ -134,7 +134,7 @@ const harness = Effect.gen(function*() {
     })
 
   /** Jobs of a transaction that is still open. */
-  const enqueueLate = (count: number, options?: InsertOptions) =>
+  const enqueueLate = (count: number, options?: InsertOptions<string>) =>
     Effect.map(
       inOpenTransaction(enqueueMany(count, options)),
       ({ value, ...transaction }) => ({ ids: value, ...transaction })

@@ -76,6 +76,13 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
         pause: () => Loop.interval(maintenance.expireInterval),
         worked,
         signal
+      }),
+      Loop.fork({
+        name: "maintenance.sweep_keys",
+        turn: engine.sweepKeys(1000),
+        pause: () => Loop.interval(maintenance.keySweepInterval),
+        worked,
+        signal
       })
     ])
 
