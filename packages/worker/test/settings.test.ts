@@ -154,7 +154,7 @@ describe("settings", () => {
     ["an election without pause", queue.pipe(Awa.maintenance({ leaderElectionInterval: -1 })), "InvalidDuration", {
       setting: "maintenance.leaderElectionInterval"
     }],
-    ["history without end", queue.pipe(Awa.retention({ failed: "infinity" })), "InvalidDuration", {
+    ["history without end", queue.pipe(Awa.retention({ failed: Infinity })), "InvalidDuration", {
       setting: "retention.failed"
     }],
     ["rotation without pause", queue.pipe(Awa.queueStorage({ queueRotateInterval: 0 })), "InvalidDuration", {
