@@ -226,7 +226,11 @@ rule(server, "a claim leaves out what was given up", {
       shows: ["job doubled"]
     },
     "the mark ends before the row": {
-      breaks: [{ within: "awa.give_up", find: "awa.mark_tombstones(h.lane_id, h.pos, s.last_value)", replace: "awa.mark_tombstones(h.lane_id, h.pos, 1)" }],
+      breaks: [{
+        within: "awa.give_up",
+        find: "awa.mark_tombstones(h.lane_id, h.pos, s.last_value)",
+        replace: "awa.mark_tombstones(h.lane_id, h.pos, 1)"
+      }],
       shows: ["job doubled"]
     },
     "tombstones are not looked at": {
@@ -250,7 +254,8 @@ rule(server, "a limit counts what can be taken", {
     "it counts what was given up": {
       breaks: [{
         within: "awa.live_entries",
-        find: "where r.slot = any (p_slots) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null order by r.pos limit p_limit",
+        find:
+          "where r.slot = any (p_slots) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null order by r.pos limit p_limit",
         replace:
           "where r.lane_id = p_lane_id and t.is_dead is null and r.pos in (select o.pos from awa.ready_entries o where o.lane_id = p_lane_id and o.pos > p_cursor_pos order by o.pos limit p_limit)"
       }],

@@ -63,6 +63,7 @@ interface Json {
   readonly metadata: Record<string, unknown>
   readonly tags: ReadonlyArray<string>
   readonly progress: unknown
+  readonly ordering_key: string | null
 }
 
 const toDate = (text: string | null): Date | undefined => text === null ? undefined : new Date(text)
@@ -85,7 +86,8 @@ const fromJson = (json: Json): JobRow =>
     metadata: json.metadata,
     tags: json.tags,
     errors: json.errors.map((entry) => ({ ...entry, at: new Date(entry.at) })),
-    progress: json.progress ?? undefined
+    progress: json.progress ?? undefined,
+    orderingKey: json.ordering_key ?? undefined
   })
 
 /** @internal */
