@@ -128,9 +128,9 @@ create table awa.claim_batches (
   pending_after bigint[]
 ) partition by list (slot);
 
--- Which act ended an attempt. All but `rescue` and `evict` are written by the attempt's owner only; `evict` does not end
--- it, from then on its lease decides.
-create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue', 'evict');
+-- Which act ended an attempt. All but `rescue`, `evict` and `abort`, an operator's cancel, are written by the attempt's
+-- owner only; `evict` does not end it, from then on its lease decides.
+create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue', 'evict', 'abort');
 
 -- One row per (flush, batch, act): the members closed by it.
 create table awa.closures (
@@ -150,6 +150,23 @@ create table awa.tombstones (
   written_at timestamptz not null,
   slot smallint not null
 ) partition by list (slot);
+
+-- The lanes that may have tombstones, and the position above which they have none: a claim looks for tombstones only where
+-- its cursor is below. Written under the lane's lock, too.
+create table awa.tombstoned_lanes (
+  lane_id bigint primary key,
+  last_pos bigint not null
+) with (fillfactor = 50);
+
+-- Wishes to cancel a job, written in their callers' transactions without a lock: honoured by the claim that takes the job
+-- or by the leader, whichever sees them first. No unique key, which callers would wait for each other at.
+create table awa.cancel_requests (
+  job_id bigint not null,
+  requested_at timestamptz not null,
+  reason text
+);
+
+create index cancel_requests_job on awa.cancel_requests (job_id);
 
 -- Attempts that need mutable state: a sign of life, progress, a callback. Its own ring, because rows here are updated.
 create table awa.leases (
@@ -182,6 +199,8 @@ begin
     execute format('create index on awa.ready_entries_%s (lane_id, xid, pos)', i);
     -- A first appearance is found by its position, which is the job's id.
     execute format('create index on awa.ready_entries_%s (job_id) where job_id <> pos', i);
+    -- The waiting ones of the others.
+    execute format('create index on awa.ready_entries_%s (lane_id, pos) where job_id <> pos', i);
 
     execute format('create table awa.claim_batches_%s partition of awa.claim_batches for values in (%s)', i, i);
     execute format('create unique index on awa.claim_batches_%s (batch_id)', i);
@@ -218,6 +237,14 @@ begin
 end
 $$;
 
+-- Attempts of lower batches are over or have a lease, as the rescue of stale attempts has found out: who looks for running
+-- jobs need not read the whole history.
+create table awa.rescue_frontier (
+  batch_id bigint not null
+);
+
+insert into awa.rescue_frontier (batch_id) values (0);
+
 -- Jobs that are not to run yet.
 create table awa.deferred_jobs (
   job_id bigint primary key,
@@ -237,6 +264,7 @@ create table awa.deferred_jobs (
 );
 
 create index deferred_jobs_due on awa.deferred_jobs (run_at, job_id);
+create index deferred_jobs_by_state on awa.deferred_jobs (state, job_id);
 
 -- Jobs that ended otherwise than by success. A success is its closure; its body stays in the log.
 create table awa.finished_jobs (
@@ -258,6 +286,7 @@ create table awa.finished_jobs (
 );
 
 create index finished_jobs_by_state on awa.finished_jobs (state, finished_at, job_id);
+create index finished_jobs_by_id on awa.finished_jobs (state, job_id);
 create index finished_jobs_by_queue on awa.finished_jobs (queue, state, finished_at);
 
 -- Lanes are named by a 63-bit hash that is the same on every platform and version.

@@ -59,8 +59,106 @@ as $$
   )
 $$;
 
--- The two functions below keep scans that a claim seldom needs out of its statement, where their sixteen partitions
--- would be set up each time. They are stable, so that they read the snapshot of the statement that calls them.
+-- Whether a lane's cursor has consumed a row. Decides whether a row still waits, wherever that is asked: for an answer
+-- that is to be acted upon, of the newest cursor row and under the lane's lock.
+create function awa.is_consumed(
+  p_pos bigint,
+  p_xid xid8,
+  p_cursor_pos bigint,
+  p_pending_xids xid8[],
+  p_pending_after bigint[]
+) returns boolean
+language sql immutable parallel safe
+as $$
+  select coalesce(p_pos <= p_cursor_pos, false) and (
+    p_pending_xids is null or not exists (
+      select from unnest(p_pending_xids, p_pending_after) p(xid, after) where p.xid = p_xid and p_pos > p.after
+    )
+  )
+$$;
+
+-- The functions below keep scans that a claim seldom needs out of its statement, where their sixteen partitions would be
+-- set up each time. They are stable, so that they read the snapshot of the statement that calls them.
+
+create function awa.is_tombstoned(p_slot smallint, p_lane_id bigint, p_pos bigint) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (select from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = p_pos);
+end
+$$;
+
+-- The first rows of a lane with tombstones, by position, beyond its cursor.
+create function awa.live_entries(p_slots smallint[], p_lane_id bigint, p_cursor_pos bigint, p_limit integer)
+returns setof awa.ready_entries
+language plpgsql stable
+as $$
+begin
+  return query
+  select r.*
+  from awa.ready_entries r
+  -- Row by row, and only as far as the limit needs: the log has no statistics to plan a join by.
+  left join lateral (
+    select true as is_dead from awa.tombstones t
+    where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
+    limit 1
+  ) t on true
+  where r.slot = any (p_slots) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null
+  order by r.pos limit p_limit;
+end
+$$;
+
+-- How many tombstones a claim finds before the first row it could take, and the last of them beyond the cursor.
+create function awa.tombstoned_head(
+  p_slots smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_xids xid8[],
+  p_afters bigint[],
+  out n bigint,
+  out last_pos bigint
+)
+language plpgsql stable
+as $$
+declare
+  v_first constant bigint := (select r.pos from awa.live_entries(p_slots, p_lane_id, p_cursor_pos, 1) r);
+begin
+  select count(*), max(t.pos) into tombstoned_head.n, tombstoned_head.last_pos
+  from awa.tombstones t
+  where t.slot = any (p_slots) and t.lane_id = p_lane_id and t.pos > p_cursor_pos and (v_first is null or t.pos < v_first);
+  tombstoned_head.n := tombstoned_head.n + (
+    select count(*)
+    from unnest(p_xids, p_afters) f(xid, after)
+    join awa.ready_entries r
+      on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+    join awa.tombstones t on t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+  );
+end
+$$;
+
+-- `late_entries` of a lane with tombstones.
+create function awa.live_late_entries(
+  p_slots smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_xids xid8[],
+  p_afters bigint[],
+  p_limit integer
+) returns setof awa.ready_entries
+language plpgsql stable
+as $$
+begin
+  return query
+  select r.*
+  from unnest(p_xids, p_afters) f(xid, after)
+  join awa.ready_entries r
+    on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+  where not exists (
+    select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+  )
+  order by r.pos limit p_limit;
+end
+$$;
 
 -- The first rows of a lane, by position, that ended transactions own at positions its cursor has passed.
 create function awa.late_entries(
@@ -69,6 +167,10 @@ create function awa.late_entries(
 language plpgsql stable
 as $$
 begin
+  if exists (select from awa.tombstoned_lanes k where k.lane_id = p_lane_id) then
+    return query select * from awa.live_late_entries(p_slots, p_lane_id, p_cursor_pos, p_xids, p_afters, p_limit);
+    return;
+  end if;
   return query
   select r.*
   from unnest(p_xids, p_afters) f(xid, after)
@@ -105,7 +207,8 @@ $$;
 -- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
 -- just one batch; and one array per member, in the order of their numbers:
 --   [job id, run lease, kind, attempt, max attempts, run_at, created_at, payload, envelope]
--- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts.
+-- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts. A member whose job
+-- was to be cancelled, and now is, is null.
 create function awa.claim(
   p_queue text,
   p_limit integer,
@@ -193,7 +296,10 @@ begin
   lane as materialized (
     select
       l.lane_id, l.priority,
-      coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after
+      coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after,
+      exists (
+        select from awa.tombstoned_lanes k where k.lane_id = l.lane_id and k.last_pos > coalesce(c.cursor_pos, 0)
+      ) as is_tombstoned
     from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (v_lanes)) l
     left join lateral (
       select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
@@ -241,10 +347,19 @@ begin
       cross join lateral (
         select r.*
         from awa.ready_entries r
-        where (r.slot in (v_slots[1], v_slots[2], v_slots[3])
+        where not l.is_tombstoned and (r.slot in (v_slots[1], v_slots[2], v_slots[3])
           or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
         order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
       ) r
+      union all
+      select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
+        r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
+      from lane l
+      left join late_found f on f.lane_id = l.lane_id
+      cross join lateral awa.live_entries(
+        v_slots, l.lane_id, l.cursor_pos, greatest(p_limit - coalesce(f.n, 0), 0)::integer
+      ) r
+      where l.is_tombstoned
     ) w
   ),
   -- Also where each lane comes to a job that has not waited one, two, three intervals.
@@ -285,11 +400,27 @@ begin
   late_taken as materialized (
     select t.lane_id, count(t.pos) as n, max(t.pos) as last from taken t where t.is_late group by t.lane_id
   ),
+  -- Lanes nothing is taken from, whose next claim would have to look at too many tombstones again.
+  skipped as materialized (
+    select l.lane_id, h.last_pos
+    from lane l
+    cross join lateral (
+      select array_agg(f.xid) as xids, array_agg(f.after) as afters from finished f where f.lane_id = l.lane_id
+    ) f
+    cross join lateral awa.tombstoned_head(v_slots, l.lane_id, l.cursor_pos, f.xids, f.afters) h
+    where (l.is_tombstoned or f.xids is not null and exists (
+        select from awa.tombstoned_lanes k where k.lane_id = l.lane_id
+      ))
+      and not exists (select from taken t where t.lane_id = l.lane_id)
+      and h.n > 256
+  ),
   -- A claim that found nothing writes nothing, unless the cursor has learned enough to be worth a row.
   learned as materialized (
     select f.lane_id from finished f
     where not exists (select from taken)
     group by f.lane_id having count(*) >= 16
+    union
+    select s.lane_id from skipped s
   ),
   own as materialized (
     -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
@@ -358,7 +489,11 @@ begin
     left join lateral (
       -- The cursor is on the lane's last row.
       select
-        greatest(l.cursor_pos, (select max(o.hi) from batch o where o.lane_id = b.lane_id)) as cursor_pos,
+        greatest(
+          l.cursor_pos,
+          (select max(o.hi) from batch o where o.lane_id = b.lane_id),
+          (select s.last_pos from skipped s where s.lane_id = b.lane_id)
+        ) as cursor_pos,
         nullif(p.xids || coalesce(k.xids, '{}'), '{}') as pending_xids,
         nullif(array_fill(p.floor_pos, array[cardinality(p.xids)]) || coalesce(k.afters, '{}'), '{}') as pending_after
       from lane l
@@ -405,6 +540,10 @@ begin
   if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
     perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
+  -- The size costs no query, and is zero where nobody asks for cancellations.
+  if claim.jobs is not null and pg_relation_size('awa.cancel_requests') > 0 then
+    claim.jobs := awa.without_cancelled(claim.jobs, p_owner, p_nonce, claim.claimed_at);
+  end if;
   if claim.jobs is not null or v_expecting then
     return next;
   end if;
@@ -412,6 +551,42 @@ end
 $$;
 
 revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz, bigint) from public;
+
+-- Whether there is something to claim in a lane with tombstones, or so many of them that a claim should pass them.
+create function awa.is_claimable(
+  p_slots smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_pending_xids xid8[],
+  p_pending_after bigint[]
+) returns boolean
+language plpgsql stable
+as $$
+declare
+  v_xids xid8[];
+  v_afters bigint[];
+begin
+  if exists (
+    select from awa.tombstones t
+    where t.slot = any (p_slots) and t.lane_id = p_lane_id and t.pos > p_cursor_pos
+    order by t.pos offset 256
+  ) or exists (select from awa.live_entries(p_slots, p_lane_id, p_cursor_pos, 1)) then
+    return true;
+  end if;
+  select array_agg(p.xid), array_agg(p.after) into v_xids, v_afters
+  from unnest(p_pending_xids, p_pending_after) p(xid, after)
+  where pg_visible_in_snapshot(p.xid, pg_current_snapshot());
+  return v_xids is not null and (
+    exists (
+      select
+      from unnest(v_xids, v_afters) f(xid, after)
+      join awa.ready_entries r
+        on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+      offset 256
+    ) or exists (select from awa.late_entries(p_slots, p_lane_id, p_cursor_pos, v_xids, v_afters, 1))
+  );
+end
+$$;
 
 -- Which of these queues have something to claim. Reads only, takes no id and no lock.
 create function awa.probe(p_queues text[]) returns setof text
@@ -437,18 +612,23 @@ begin
         or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
-    where exists (
-      select from awa.ready_entries r
-      where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
-    ) or c.cursor_pos > (select s.last_value from awa.pos_seq s) or exists ( -- let the claim say what is wrong
-      select
-      from unnest(c.pending_xids, c.pending_after) p(xid, after)
-      where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
+    left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
+    where case
+      when k.lane_id is not null
+        then awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+      else exists (
         select from awa.ready_entries r
-        where r.slot = any (v_slots)
-          and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
+      ) or exists (
+        select
+        from unnest(c.pending_xids, c.pending_after) p(xid, after)
+        where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
+          select from awa.ready_entries r
+          where r.slot = any (v_slots)
+            and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        )
       )
-    )
+    end or c.cursor_pos > (select s.last_value from awa.pos_seq s) -- let the claim say what is wrong
   );
 end
 $$;

@@ -145,7 +145,7 @@ begin
   v_job.state := case
     when p_act = 'complete' then 'completed'
     when v_failed then 'failed'
-    when p_act = 'cancel' then 'cancelled'
+    when p_act in ('cancel', 'abort') then 'cancelled'
     when p_act in ('retry', 'rescue') then 'retryable'
     when p_act = 'snooze' then 'scheduled'
     else 'available'
@@ -317,7 +317,7 @@ begin
         case
           when c.n is null or a.member not between 1 and c.n then 'refused'
           when k.act is null then 'accepted'
-          when k.act = a.act and k.act not in ('rescue', 'evict') then 'repeated'
+          when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'
           else 'refused'
         end as verdict
       from asked a

@@ -220,6 +220,7 @@ begin
   where b.batch_id >= p_frontier and b.claimed_at >= v_cutoff
   order by b.batch_id limit 1;
   rescue.xid := pg_current_xact_id();
+  update awa.rescue_frontier set batch_id = p_frontier where batch_id < p_frontier;
   rescue.xmin := pg_snapshot_xmin(pg_current_snapshot());
 
   select array_agg(distinct a.owner), count(*) into v_owners, v_found

@@ -4,7 +4,7 @@
 -- The jobs whose present home is the log: waiting, running and completed ones. What the lane's newest cursor has not
 -- passed waits; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and slot
 -- the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what that
--- one passed over was claimed late or still waits.
+-- one passed over was claimed late or still waits. A waiting row with a tombstone is gone.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -15,7 +15,7 @@ select
   end::awa/*control*/.job_state as state,
   r.attempt + (m.batch_id is not null)::integer as attempt,
   r.run_lease + (m.batch_id is not null)::integer as run_lease,
-  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at, r.pos
+  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at, r.slot, r.pos
 from awa.ready_entries r
 left join lateral (
   select b.cursor_pos from awa.claim_batches b
@@ -45,7 +45,8 @@ left join lateral (
 where (k.act is null or k.act = 'complete')
   and not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos);
 
-create view awa/*control*/.jobs as
+-- A view for each place jobs stand in, with the columns of `jobs`; that of the log tells besides where in it.
+create view awa.log_job_rows as
 select
   j.job_id as id, j.kind, l.queue, j.args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
   j.claimed_at as attempted_at, x.heartbeat_at, j.deadline_at, j.finished_at as finalized_at, j.created_at,
@@ -53,41 +54,61 @@ select
   coalesce(j.envelope -> 'metadata', '{}') as metadata,
   coalesce(array(select jsonb_array_elements_text(j.envelope -> 'tags')), '{}') as tags,
   case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress,
-  j.envelope ->> 'ordering_key' as ordering_key
+  j.envelope ->> 'ordering_key' as ordering_key,
+  j.slot, j.lane_id, j.pos
 from awa.log_jobs j
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
-left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
-union all
+left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member;
+
 -- Attempts that the log has let go of.
+create view awa.evicted_job_rows as
 select
-  x.job_id, r.kind, l.queue, r.args, 'running', l.priority, r.attempt + 1, r.max_attempts, x.run_lease, r.run_at,
-  x.claimed_at, x.heartbeat_at, x.deadline_at, null, r.created_at,
-  coalesce(r.envelope -> 'errors', '[]'),
-  coalesce(r.envelope -> 'metadata', '{}'),
-  coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
-  coalesce(x.progress, r.envelope -> 'progress'),
-  r.envelope ->> 'ordering_key'
+  x.job_id as id, r.kind, l.queue, r.args, 'running'::awa/*control*/.job_state as state, l.priority,
+  r.attempt + 1 as attempt, r.max_attempts, x.run_lease, r.run_at,
+  x.claimed_at as attempted_at, x.heartbeat_at, x.deadline_at, null::timestamptz as finalized_at, r.created_at,
+  coalesce(r.envelope -> 'errors', '[]') as errors,
+  coalesce(r.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}') as tags,
+  coalesce(x.progress, r.envelope -> 'progress') as progress,
+  r.envelope ->> 'ordering_key' as ordering_key
 from awa.leases x
 cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
-where x.entry is not null
-union all
+where x.entry is not null;
+
+create view awa.deferred_job_rows as
 select
-  d.job_id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt, d.max_attempts, d.run_lease, d.run_at,
-  d.attempted_at, null, null, null, d.created_at,
-  coalesce(d.envelope -> 'errors', '[]'),
-  coalesce(d.envelope -> 'metadata', '{}'),
-  coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}'),
-  d.envelope -> 'progress',
-  d.envelope ->> 'ordering_key'
-from awa.deferred_jobs d
-union all
+  d.job_id as id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt::integer, d.max_attempts, d.run_lease, d.run_at,
+  d.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at,
+  null::timestamptz as finalized_at, d.created_at,
+  coalesce(d.envelope -> 'errors', '[]') as errors,
+  coalesce(d.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}') as tags,
+  d.envelope -> 'progress' as progress,
+  d.envelope ->> 'ordering_key' as ordering_key
+from awa.deferred_jobs d;
+
+create view awa.finished_job_rows as
 select
-  f.job_id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt, f.max_attempts, f.run_lease, f.run_at,
-  f.attempted_at, null, null, f.finished_at, f.created_at,
-  coalesce(f.envelope -> 'errors', '[]'),
-  coalesce(f.envelope -> 'metadata', '{}'),
-  coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}'),
-  f.envelope -> 'progress',
-  f.envelope ->> 'ordering_key'
+  f.job_id as id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt::integer, f.max_attempts, f.run_lease, f.run_at,
+  f.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at, f.finished_at as finalized_at,
+  f.created_at,
+  coalesce(f.envelope -> 'errors', '[]') as errors,
+  coalesce(f.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}') as tags,
+  f.envelope -> 'progress' as progress,
+  f.envelope ->> 'ordering_key' as ordering_key
 from awa.finished_jobs f;
+
+create view awa/*control*/.jobs as
+select
+  j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
+  j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
+  j.ordering_key
+from awa.log_job_rows j
+union all
+select * from awa.evicted_job_rows
+union all
+select * from awa.deferred_job_rows
+union all
+select * from awa.finished_job_rows;

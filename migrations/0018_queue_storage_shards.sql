@@ -176,6 +176,7 @@ begin
       and b.lane_id = l.lane_id and b.cursor_pos is not null
     order by b.batch_id desc limit 1
   ) c on true
+  left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
   -- Transactions that were pending and have ended since.
   cross join lateral (
     select count(*) as n, array_agg(p.xid) as xids, array_agg(p.after) as afters
@@ -194,13 +195,19 @@ begin
         from awa.ready_entries e
         where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
             or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
-          and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
+          and k.lane_id is null and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
         order by e.pos limit p_limit
       )
+      union all
+      select e.pos, greatest(e.run_at, e.created_at)
+      from (select where k.lane_id is not null) x
+      cross join lateral awa.live_entries(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), p_limit) e
     ) w
   ) h
   -- A cursor that has learned enough is worth a claim that finds nothing, and so is one that is ahead of the sequence.
-  where h.n > 0 or f.n >= 16 or c.cursor_pos > (select s.last_value from awa.pos_seq s)
+  where h.n > 0 or f.n >= 16 or k.lane_id is not null
+      and awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+    or c.cursor_pos > (select s.last_value from awa.pos_seq s)
   order by awa.aged_priority(l.priority, h.first, p_now, p_aging_ms), h.pos;
 end
 $$;

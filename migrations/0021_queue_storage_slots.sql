@@ -315,6 +315,7 @@ as $$
 declare
   v_park constant smallint := awa.parking_slot(p_now);
   v_moved integer;
+  v_last bigint;
 begin
   if v_park is null or v_park = p_slot then
     return 0;
@@ -335,7 +336,9 @@ begin
     insert into awa.tombstones (slot, lane_id, pos, written_at)
     select p_slot, m.lane_id, m.pos, p_now from moved m
   )
-  select count(*) into v_moved from moved;
+  select count(*), max(m.pos) into v_moved, v_last from moved m;
+  -- Until the slot is drained claims see the rows that were left, too.
+  perform awa.mark_tombstones(p_lane_id, v_last, v_last);
   return v_moved;
 end
 $$;

@@ -165,7 +165,7 @@ rule(server, "a flush that is sent again is told apart from a stale one", {
   },
   mutants: {
     "both are refused": {
-      breaks: [inClosing("when k.act = a.act and k.act not in ('rescue', 'evict') then 'repeated'", "")],
+      breaks: [inClosing("when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'", "")],
       shows: ["accepted completion refused"]
     },
     "it counts again": {
@@ -188,7 +188,7 @@ rule(server, "the end of an attempt that somebody else ended is refused", {
   mutants: {
     "it is taken for a repetition": {
       breaks: [
-        inClosing("when k.act = a.act and k.act not in ('rescue', 'evict') then 'repeated'", "else 'repeated'"),
+        inClosing("when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'", "else 'repeated'"),
         inClosing(
           "else 'repeated' else 'refused'",
           "else 'repeated'"

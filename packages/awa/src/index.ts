@@ -31,6 +31,12 @@ export {
    */
   Job,
   /**
+   * Looks at jobs that exist, and changes them.
+   *
+   * @since 0.1.0
+   */
+  JobAdmin,
+  /**
    * A job as it is stored.
    *
    * @since 0.1.0

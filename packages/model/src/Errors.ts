@@ -7,6 +7,7 @@ import * as Inspectable from "effect/Inspectable"
 import * as Schema from "effect/Schema"
 import * as pgErrors from "./internal/pgErrors.js"
 import { JobId } from "./JobRow.js"
+import { JobState } from "./JobState.js"
 
 /**
  * A job that was refused before anything was sent to the database.
@@ -261,6 +262,56 @@ export class StorageInconsistent
 }
 
 /**
+ * There is no job of this id, or none any more.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class JobNotFound extends Schema.TaggedError<JobNotFound>("@awa/model/Errors/JobNotFound")("JobNotFound", {
+  operation: Schema.String,
+  id: Schema.BigInt
+}) {
+  override get message(): string {
+    return `Cannot ${this.operation} job ${this.id}: there is none. It may have been removed, or its retention is over.`
+  }
+}
+
+/**
+ * The job is in a state in which it cannot be changed like that. Nothing was done.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class JobNotInState
+  extends Schema.TaggedError<JobNotInState>("@awa/model/Errors/JobNotInState")("JobNotInState", {
+    operation: Schema.String,
+    id: Schema.BigInt,
+    state: JobState
+  })
+{
+  override get message(): string {
+    return `Cannot ${this.operation} job ${this.id}: it is ${this.state}. Nothing was changed.`
+  }
+}
+
+/**
+ * It could not be decided in time what becomes of the job: somebody holds the lock of its queue, or it kept moving.
+ * Nothing was done.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class JobBusy extends Schema.TaggedError<JobBusy>("@awa/model/Errors/JobBusy")("JobBusy", {
+  operation: Schema.String,
+  id: Schema.BigInt
+}) {
+  override get message(): string {
+    return `Cannot ${this.operation} job ${this.id} right now: its queue is locked, or it keeps moving. ` +
+      "Nothing was changed; try again."
+  }
+}
+
+/**
  * A setting that cannot be used. Secrets appear as `<redacted>`.
  *
  * @since 0.1.0
@@ -318,6 +369,9 @@ export type AwaError =
   | UniqueConflict
   | InvalidSetting
   | InvalidPartitionedQueue
+  | JobNotFound
+  | JobNotInState
+  | JobBusy
   | DatabaseFailure
   | SchemaOutdated
   | SchemaTooNew

@@ -54,3 +54,11 @@ export const migrationLock = (schema: string): LockId => [lockClass(schema, "mig
  * @category channels
  */
 export const wakeChannel = (schema: string, queue: string): string => `awa:${md5(`${schema}:${queue}`).toString("hex")}`
+
+/**
+ * The channel that tells workers which of their attempts an operator ended. No queue's name can collide with it.
+ *
+ * @since 0.1.0
+ * @category channels
+ */
+export const abortedChannel = (schema: string): string => `awa:aborted:${md5(schema).toString("hex")}`

@@ -159,6 +159,7 @@ export const verify: Effect.Effect<
  * - `producer` enqueues jobs, and can do nothing else
  * - `worker` also claims, completes and maintains them
  * - `reader` sees every job
+ * - `operator` looks at jobs and changes them
  *
  * No role gets rights on tables to change them: the functions run with those of their owner.
  *
@@ -167,7 +168,7 @@ export const verify: Effect.Effect<
  */
 export const grants = (options: {
   readonly role: string
-  readonly as: "producer" | "worker" | "reader"
+  readonly as: "producer" | "worker" | "reader" | "operator"
   readonly schemas?: Partial<StorageSchemas.Schemas> | undefined
 }): Effect.Effect<string, InvalidSetting> =>
   Effect.flatMap(schemasOf(options), (schemas) =>

@@ -126,7 +126,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   )
 
   const claimRows = run<{ jobs: string | null; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
-  const claim = (request: ClaimRequest) =>
+  const claim = (request: ClaimRequest): ReturnType<Service["claim"]> =>
     Effect.flatMap(now, (at) =>
       claimRows(
         request.queue,
@@ -145,17 +145,20 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
           times: 1,
           while: (error) => error._tag === "DatabaseError" && error.sqlState === tooManyPending
         }),
-        Effect.map(([row]) =>
-          row === undefined || row.jobs === null
-            ? []
-            : codec.claimedJobs(row.jobs, { queue: request.queue, nonce: request.nonce, claimedAt: row.claimed_at })
-        )
+        Effect.flatMap(([row]) => {
+          if (row === undefined || row.jobs === null) return Effect.succeed([])
+          const { queue, nonce } = request
+          const jobs = codec.claimedJobs(row.jobs, { queue, nonce, claimedAt: row.claimed_at })
+          // All of them were to be cancelled; there may be others behind.
+          return jobs.length === 0 ? claim(request) : Effect.succeed(jobs)
+        })
       )
 
   const completeRows = run<{ rejected: string | null }>("complete", text.complete)
   const heartbeatRows = run<{ lost: string | null }>("heartbeat", text.heartbeat)
   const ownedRows = run<{ owned: string }>("look for owned attempts", text.ownedAttempts)
   const probeRows = run<{ queue: string }>("probe", text.probe)
+  const cancelRequestedRows = run<{ settled: number }>("cancel as requested", text.cancelRequested)
   const promoteRows = run<{ promoted: number }>("promote", text.promote)
   const sweepRows = run<{ released: number; last: string | null }>("let go of unique keys", text.sweepUnique)
   const rescueRows = run<{ rescued: string; complete: boolean; settled: string; xid: string; xmin: string }>(
@@ -258,6 +261,10 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         })
       ),
     probe: (queues) => Effect.map(probeRows(queues), (rows) => rows.map((row) => row.queue)),
+    cancelRequested: (limit) =>
+      Effect.flatMap(now, (at) => cancelRequestedRows(limit, at)).pipe(
+        Effect.map(([row]) => row?.settled ?? 0)
+      ),
     promote: (limit) =>
       Effect.flatMap(now, (at) => promoteRows(limit, at)).pipe(Effect.map(([row]) => row?.promoted ?? 0)),
     rescueStale: ({ limit, staleness }) => rescue("stale_heartbeat", staleness, limit),

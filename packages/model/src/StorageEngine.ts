@@ -201,6 +201,8 @@ export interface Service {
   readonly probe: (queues: ReadonlyArray<string>) => Effect.Effect<ReadonlyArray<string>, StorageError>
   /** Moves up to `limit` due scheduled and retryable jobs to their queues; answers how many. */
   readonly promote: (limit: number) => Effect.Effect<number, StorageError>
+  /** Honours up to `limit` requests to cancel a job that were made in callers' transactions; answers how many. */
+  readonly cancelRequested: (limit: number) => Effect.Effect<number, StorageError>
   /** Takes back up to `limit` attempts whose last sign of life is older than `staleness`. */
   readonly rescueStale: (options: {
     readonly staleness: Duration.Duration

@@ -21,6 +21,11 @@ export * as Job from "./Job.js"
 /**
  * @since 0.1.0
  */
+export * as JobAdmin from "./JobAdmin.js"
+
+/**
+ * @since 0.1.0
+ */
 export * as JobRow from "./JobRow.js"
 
 /**

@@ -1,5 +1,5 @@
 import { EmbeddedPostgres } from "@awa/embedded"
-import { Database, Errors, Job, Migrations, Producer, Unique } from "@awa/model"
+import { Database, Errors, Job, JobAdmin, Migrations, Producer, Unique } from "@awa/model"
 import { SqlClient, SqlError } from "@effect/sql"
 import { type PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
@@ -153,12 +153,12 @@ describe("roles with least privileges", () => {
 
       yield* Effect.gen(function*() {
         yield* sql("revoke all on schema public from public; revoke temp, connect on database postgres from public")
-        for (const role of ["producer", "worker", "reader", "stranger", "odd \"role\""]) {
+        for (const role of ["producer", "worker", "reader", "operator", "stranger", "odd \"role\""]) {
           const name = `"${role.replaceAll("\"", "\"\"")}"`
           yield* sql(`create role ${name} login password '${role}'; grant connect on database postgres to ${name}`)
         }
         yield* Migrations.run()
-        for (const role of ["producer", "worker", "reader"] as const) {
+        for (const role of ["producer", "worker", "reader", "operator"] as const) {
           yield* sql(yield* Migrations.grants({ role, as: role }))
         }
         yield* sql(yield* Migrations.grants({ role: "odd \"role\"", as: "producer" }))
@@ -214,6 +214,23 @@ describe("roles with least privileges", () => {
         ["PermissionDenied", "ok", "42501", "ok"]
       )
       assert.deepStrictEqual(yield* Effect.provide(powers, as("reader")), [])
+      const [id] = yield* Effect.provide(Note.enqueueMany([{ a: 1 }]), owner)
+      const administer = Effect.all([
+        JobAdmin.get(id!),
+        JobAdmin.list({ state: "available" }),
+        JobAdmin.requestCancel(id!),
+        JobAdmin.setPriority(id!, 1),
+        JobAdmin.cancel(id!),
+        JobAdmin.retryMany([id!])
+      ])
+      assert.deepStrictEqual(
+        yield* Effect.forEach([enqueue, administer, read, write], (effect) => state<unknown>(effect, "operator")),
+        ["PermissionDenied", "ok", "ok", "42501"]
+      )
+      for (const role of ["producer", "reader", "stranger"]) {
+        assert.strictEqual(yield* state(JobAdmin.cancel(id!), role), "PermissionDenied")
+        assert.strictEqual(yield* state(JobAdmin.get(id!), role), "PermissionDenied")
+      }
       assert.deepStrictEqual(
         yield* Effect.forEach([enqueue, Migrations.verify, Migrations.run()], (effect) =>
           state<unknown>(effect, "stranger")),

@@ -11,6 +11,7 @@ import type * as SqlClient from "@effect/sql/SqlClient"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as ManagedRuntime from "effect/ManagedRuntime"
+import { changing } from "./internal/conformance/changing.js"
 import { claiming } from "./internal/conformance/claim.js"
 import { completing } from "./internal/conformance/complete.js"
 import { concurrently } from "./internal/conformance/concurrency.js"
@@ -82,6 +83,7 @@ export const checks: ReadonlyArray<Check> = [
   telling,
   living,
   beingUnique,
+  changing,
   concurrently
 ].flat()
 

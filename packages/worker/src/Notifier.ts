@@ -39,6 +39,14 @@ export interface Service {
   /** Calls back for every event of a queue until the scope closes. The callback must neither block nor throw. */
   readonly subscribe: (queue: string, onEvent: (event: Event) => void) => Effect.Effect<void, never, Scope.Scope>
   /**
+   * Calls back with the fences of attempts of a worker that an operator ended, until the scope closes. The callback must
+   * neither block nor throw. What is missed the next heartbeat tells.
+   */
+  readonly subscribeAborted: (
+    owner: string,
+    onAborted: (fences: ReadonlySet<string>) => void
+  ) => Effect.Effect<void, never, Scope.Scope>
+  /**
    * Marks a queue as idle: from now on producers notify when they add to it. A producer that looked before the mark was
    * set does not.
    */
@@ -62,6 +70,7 @@ export class Notifier extends Context.Tag("@awa/worker/Notifier")<Notifier, Serv
 export const pollOnly: Service = {
   isListening: () => false,
   subscribe: () => Effect.void,
+  subscribeAborted: () => Effect.void,
   mark: () => Effect.succeed("unavailable"),
   unmark: () => Effect.void
 }

@@ -32,7 +32,7 @@ type Batch = readonly [
   slot: number,
   batch: string,
   priority: number,
-  members: ReadonlyArray<readonly [job: string, lease: string]>,
+  members: ReadonlyArray<readonly [job: string, lease: string] | null>,
   ranks: ReadonlyArray<number> | null
 ]
 
@@ -82,13 +82,28 @@ export const claim = async (session: Session, options: Claim = {}): Promise<Read
   )
   return (JSON.parse(row?.jobs ?? "[]") as ReadonlyArray<Batch>)
     .flatMap(([slot, batch, _priority, members, ranks]) =>
-      members.map(([job, lease], i) => ({
-        rank: ranks?.[i] ?? i,
-        attempt: { slot, batch, nonce, member: i + 1, job, lease }
-      }))
+      members.flatMap((member, i) => {
+        if (member === null) return []
+        const [job, lease] = member
+        return [{ rank: ranks?.[i] ?? i, attempt: { slot, batch, nonce, member: i + 1, job, lease } }]
+      })
     )
     .sort((one, other) => one.rank - other.rank)
     .map(({ attempt }) => attempt)
+}
+
+/** Changes jobs; answers the verdict on each, by its id. */
+export const change = async (
+  session: Session,
+  ids: ReadonlyArray<string>,
+  change: { readonly op: string } & Readonly<Record<string, unknown>>
+): Promise<Readonly<Record<string, string>>> => {
+  const [row] = await session.query<{ verdicts: ReadonlyArray<readonly [id: string, verdict: string]> }>(
+    "select awa.change_jobs($1, $2, null) as verdicts",
+    ids,
+    JSON.stringify(change)
+  )
+  return Object.fromEntries(row?.verdicts ?? [])
 }
 
 /** One attempt's end other than success. */

@@ -17,6 +17,8 @@ export type Finding =
   | "cursor explodes"
   | "claimer waits"
   | "shard unused"
+  | "change not made"
+  | "probe refuted"
   | "lock leaked"
   | "sleeper locked out"
   | "key leaked"

@@ -101,8 +101,12 @@ const optionsOf = (
   return Either.mapLeft(checked, ({ field, reason }) => refused(item, index, field, reason))
 }
 
-/** The JSON text of the payload. At run time an `Either` wherever the schema's encoding is one. */
-const argsOf = <R>(item: Item<R>, index?: number): Effect.Effect<string, InvalidJob, R> => {
+/**
+ * The JSON text of the payload. At run time an `Either` wherever the schema's encoding is one.
+ *
+ * @internal
+ */
+export const argsOf = <R>(item: Item<R>, index?: number): Effect.Effect<string, InvalidJob, R> => {
   const encoded = item.definition.encode(item.payload)
   return isEither(encoded)
     ? toArgs(item, index, encoded)

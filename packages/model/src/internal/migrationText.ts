@@ -101,7 +101,11 @@ export const script = (
   ].join("\n")
 
 /** @internal */
-export const grants = (role: string, as: "producer" | "worker" | "reader", { control, engine }: Schemas): string => {
+export const grants = (
+  role: string,
+  as: "producer" | "worker" | "reader" | "operator",
+  { control, engine }: Schemas
+): string => {
   const grantee = `"${role.replaceAll("\"", "\"\"")}"`
   const schemas = [...new Set([control, engine])]
   const usage = schemas.map((schema) => `grant usage on schema "${schema}" to ${grantee};`)
@@ -122,6 +126,14 @@ export const grants = (role: string, as: "producer" | "worker" | "reader", { con
         `grant execute on all functions in schema "${engine}" to ${grantee};`,
         `grant select on "${control}".schema_migrations to ${grantee};`
       ])
+    case "operator":
+      return lines([
+        ...usage,
+        ...operatorFunctions(control).map((signature) =>
+          `grant execute on function "${engine}".${signature} to ${grantee};`
+        ),
+        `grant select on "${control}".jobs to ${grantee};`
+      ])
     case "reader":
       return lines([
         ...usage,
@@ -129,5 +141,13 @@ export const grants = (role: string, as: "producer" | "worker" | "reader", { con
       ])
   }
 }
+
+const operatorFunctions = (control: string): ReadonlyArray<string> => [
+  "job(bigint)",
+  `list_jobs("${control}".job_state, text, text, text, bigint, integer)`,
+  "change_jobs(bigint[], jsonb, timestamptz)",
+  "cancel_jobs(bigint[], text, timestamptz)",
+  "request_cancel(bigint[], text, timestamptz)"
+]
 
 const lines = (statements: ReadonlyArray<string>): string => statements.join("\n") + "\n"

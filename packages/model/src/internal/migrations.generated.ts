@@ -191,9 +191,9 @@ create table awa.claim_batches (
   pending_after bigint[]
 ) partition by list (slot);
 
--- Which act ended an attempt. All but \`rescue\` and \`evict\` are written by the attempt's owner only; \`evict\` does not end
--- it, from then on its lease decides.
-create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue', 'evict');
+-- Which act ended an attempt. All but \`rescue\`, \`evict\` and \`abort\`, an operator's cancel, are written by the attempt's
+-- owner only; \`evict\` does not end it, from then on its lease decides.
+create type awa.closing as enum ('complete', 'retry', 'snooze', 'return', 'cancel', 'fail', 'rescue', 'evict', 'abort');
 
 -- One row per (flush, batch, act): the members closed by it.
 create table awa.closures (
@@ -213,6 +213,23 @@ create table awa.tombstones (
   written_at timestamptz not null,
   slot smallint not null
 ) partition by list (slot);
+
+-- The lanes that may have tombstones, and the position above which they have none: a claim looks for tombstones only where
+-- its cursor is below. Written under the lane's lock, too.
+create table awa.tombstoned_lanes (
+  lane_id bigint primary key,
+  last_pos bigint not null
+) with (fillfactor = 50);
+
+-- Wishes to cancel a job, written in their callers' transactions without a lock: honoured by the claim that takes the job
+-- or by the leader, whichever sees them first. No unique key, which callers would wait for each other at.
+create table awa.cancel_requests (
+  job_id bigint not null,
+  requested_at timestamptz not null,
+  reason text
+);
+
+create index cancel_requests_job on awa.cancel_requests (job_id);
 
 -- Attempts that need mutable state: a sign of life, progress, a callback. Its own ring, because rows here are updated.
 create table awa.leases (
@@ -245,6 +262,8 @@ begin
     execute format('create index on awa.ready_entries_%s (lane_id, xid, pos)', i);
     -- A first appearance is found by its position, which is the job's id.
     execute format('create index on awa.ready_entries_%s (job_id) where job_id <> pos', i);
+    -- The waiting ones of the others.
+    execute format('create index on awa.ready_entries_%s (lane_id, pos) where job_id <> pos', i);
 
     execute format('create table awa.claim_batches_%s partition of awa.claim_batches for values in (%s)', i, i);
     execute format('create unique index on awa.claim_batches_%s (batch_id)', i);
@@ -281,6 +300,14 @@ begin
 end
 $$;
 
+-- Attempts of lower batches are over or have a lease, as the rescue of stale attempts has found out: who looks for running
+-- jobs need not read the whole history.
+create table awa.rescue_frontier (
+  batch_id bigint not null
+);
+
+insert into awa.rescue_frontier (batch_id) values (0);
+
 -- Jobs that are not to run yet.
 create table awa.deferred_jobs (
   job_id bigint primary key,
@@ -300,6 +327,7 @@ create table awa.deferred_jobs (
 );
 
 create index deferred_jobs_due on awa.deferred_jobs (run_at, job_id);
+create index deferred_jobs_by_state on awa.deferred_jobs (state, job_id);
 
 -- Jobs that ended otherwise than by success. A success is its closure; its body stays in the log.
 create table awa.finished_jobs (
@@ -321,6 +349,7 @@ create table awa.finished_jobs (
 );
 
 create index finished_jobs_by_state on awa.finished_jobs (state, finished_at, job_id);
+create index finished_jobs_by_id on awa.finished_jobs (state, job_id);
 create index finished_jobs_by_queue on awa.finished_jobs (queue, state, finished_at);
 
 -- Lanes are named by a 63-bit hash that is the same on every platform and version.
@@ -953,8 +982,106 @@ as $$
   )
 $$;
 
--- The two functions below keep scans that a claim seldom needs out of its statement, where their sixteen partitions
--- would be set up each time. They are stable, so that they read the snapshot of the statement that calls them.
+-- Whether a lane's cursor has consumed a row. Decides whether a row still waits, wherever that is asked: for an answer
+-- that is to be acted upon, of the newest cursor row and under the lane's lock.
+create function awa.is_consumed(
+  p_pos bigint,
+  p_xid xid8,
+  p_cursor_pos bigint,
+  p_pending_xids xid8[],
+  p_pending_after bigint[]
+) returns boolean
+language sql immutable parallel safe
+as $$
+  select coalesce(p_pos <= p_cursor_pos, false) and (
+    p_pending_xids is null or not exists (
+      select from unnest(p_pending_xids, p_pending_after) p(xid, after) where p.xid = p_xid and p_pos > p.after
+    )
+  )
+$$;
+
+-- The functions below keep scans that a claim seldom needs out of its statement, where their sixteen partitions would be
+-- set up each time. They are stable, so that they read the snapshot of the statement that calls them.
+
+create function awa.is_tombstoned(p_slot smallint, p_lane_id bigint, p_pos bigint) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (select from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = p_pos);
+end
+$$;
+
+-- The first rows of a lane with tombstones, by position, beyond its cursor.
+create function awa.live_entries(p_slots smallint[], p_lane_id bigint, p_cursor_pos bigint, p_limit integer)
+returns setof awa.ready_entries
+language plpgsql stable
+as $$
+begin
+  return query
+  select r.*
+  from awa.ready_entries r
+  -- Row by row, and only as far as the limit needs: the log has no statistics to plan a join by.
+  left join lateral (
+    select true as is_dead from awa.tombstones t
+    where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
+    limit 1
+  ) t on true
+  where r.slot = any (p_slots) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null
+  order by r.pos limit p_limit;
+end
+$$;
+
+-- How many tombstones a claim finds before the first row it could take, and the last of them beyond the cursor.
+create function awa.tombstoned_head(
+  p_slots smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_xids xid8[],
+  p_afters bigint[],
+  out n bigint,
+  out last_pos bigint
+)
+language plpgsql stable
+as $$
+declare
+  v_first constant bigint := (select r.pos from awa.live_entries(p_slots, p_lane_id, p_cursor_pos, 1) r);
+begin
+  select count(*), max(t.pos) into tombstoned_head.n, tombstoned_head.last_pos
+  from awa.tombstones t
+  where t.slot = any (p_slots) and t.lane_id = p_lane_id and t.pos > p_cursor_pos and (v_first is null or t.pos < v_first);
+  tombstoned_head.n := tombstoned_head.n + (
+    select count(*)
+    from unnest(p_xids, p_afters) f(xid, after)
+    join awa.ready_entries r
+      on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+    join awa.tombstones t on t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+  );
+end
+$$;
+
+-- \`late_entries\` of a lane with tombstones.
+create function awa.live_late_entries(
+  p_slots smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_xids xid8[],
+  p_afters bigint[],
+  p_limit integer
+) returns setof awa.ready_entries
+language plpgsql stable
+as $$
+begin
+  return query
+  select r.*
+  from unnest(p_xids, p_afters) f(xid, after)
+  join awa.ready_entries r
+    on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+  where not exists (
+    select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+  )
+  order by r.pos limit p_limit;
+end
+$$;
 
 -- The first rows of a lane, by position, that ended transactions own at positions its cursor has passed.
 create function awa.late_entries(
@@ -963,6 +1090,10 @@ create function awa.late_entries(
 language plpgsql stable
 as $$
 begin
+  if exists (select from awa.tombstoned_lanes k where k.lane_id = p_lane_id) then
+    return query select * from awa.live_late_entries(p_slots, p_lane_id, p_cursor_pos, p_xids, p_afters, p_limit);
+    return;
+  end if;
   return query
   select r.*
   from unnest(p_xids, p_afters) f(xid, after)
@@ -999,7 +1130,8 @@ $$;
 -- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
 -- just one batch; and one array per member, in the order of their numbers:
 --   [job id, run lease, kind, attempt, max attempts, run_at, created_at, payload, envelope]
--- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts.
+-- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts. A member whose job
+-- was to be cancelled, and now is, is null.
 create function awa.claim(
   p_queue text,
   p_limit integer,
@@ -1087,7 +1219,10 @@ begin
   lane as materialized (
     select
       l.lane_id, l.priority,
-      coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after
+      coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after,
+      exists (
+        select from awa.tombstoned_lanes k where k.lane_id = l.lane_id and k.last_pos > coalesce(c.cursor_pos, 0)
+      ) as is_tombstoned
     from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (v_lanes)) l
     left join lateral (
       select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
@@ -1135,10 +1270,19 @@ begin
       cross join lateral (
         select r.*
         from awa.ready_entries r
-        where (r.slot in (v_slots[1], v_slots[2], v_slots[3])
+        where not l.is_tombstoned and (r.slot in (v_slots[1], v_slots[2], v_slots[3])
           or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
         order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
       ) r
+      union all
+      select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
+        r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
+      from lane l
+      left join late_found f on f.lane_id = l.lane_id
+      cross join lateral awa.live_entries(
+        v_slots, l.lane_id, l.cursor_pos, greatest(p_limit - coalesce(f.n, 0), 0)::integer
+      ) r
+      where l.is_tombstoned
     ) w
   ),
   -- Also where each lane comes to a job that has not waited one, two, three intervals.
@@ -1179,11 +1323,27 @@ begin
   late_taken as materialized (
     select t.lane_id, count(t.pos) as n, max(t.pos) as last from taken t where t.is_late group by t.lane_id
   ),
+  -- Lanes nothing is taken from, whose next claim would have to look at too many tombstones again.
+  skipped as materialized (
+    select l.lane_id, h.last_pos
+    from lane l
+    cross join lateral (
+      select array_agg(f.xid) as xids, array_agg(f.after) as afters from finished f where f.lane_id = l.lane_id
+    ) f
+    cross join lateral awa.tombstoned_head(v_slots, l.lane_id, l.cursor_pos, f.xids, f.afters) h
+    where (l.is_tombstoned or f.xids is not null and exists (
+        select from awa.tombstoned_lanes k where k.lane_id = l.lane_id
+      ))
+      and not exists (select from taken t where t.lane_id = l.lane_id)
+      and h.n > 256
+  ),
   -- A claim that found nothing writes nothing, unless the cursor has learned enough to be worth a row.
   learned as materialized (
     select f.lane_id from finished f
     where not exists (select from taken)
     group by f.lane_id having count(*) >= 16
+    union
+    select s.lane_id from skipped s
   ),
   own as materialized (
     -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
@@ -1252,7 +1412,11 @@ begin
     left join lateral (
       -- The cursor is on the lane's last row.
       select
-        greatest(l.cursor_pos, (select max(o.hi) from batch o where o.lane_id = b.lane_id)) as cursor_pos,
+        greatest(
+          l.cursor_pos,
+          (select max(o.hi) from batch o where o.lane_id = b.lane_id),
+          (select s.last_pos from skipped s where s.lane_id = b.lane_id)
+        ) as cursor_pos,
         nullif(p.xids || coalesce(k.xids, '{}'), '{}') as pending_xids,
         nullif(array_fill(p.floor_pos, array[cardinality(p.xids)]) || coalesce(k.afters, '{}'), '{}') as pending_after
       from lane l
@@ -1299,6 +1463,10 @@ begin
   if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
     perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
+  -- The size costs no query, and is zero where nobody asks for cancellations.
+  if claim.jobs is not null and pg_relation_size('awa.cancel_requests') > 0 then
+    claim.jobs := awa.without_cancelled(claim.jobs, p_owner, p_nonce, claim.claimed_at);
+  end if;
   if claim.jobs is not null or v_expecting then
     return next;
   end if;
@@ -1306,6 +1474,42 @@ end
 $$;
 
 revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolean, timestamptz, bigint) from public;
+
+-- Whether there is something to claim in a lane with tombstones, or so many of them that a claim should pass them.
+create function awa.is_claimable(
+  p_slots smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_pending_xids xid8[],
+  p_pending_after bigint[]
+) returns boolean
+language plpgsql stable
+as $$
+declare
+  v_xids xid8[];
+  v_afters bigint[];
+begin
+  if exists (
+    select from awa.tombstones t
+    where t.slot = any (p_slots) and t.lane_id = p_lane_id and t.pos > p_cursor_pos
+    order by t.pos offset 256
+  ) or exists (select from awa.live_entries(p_slots, p_lane_id, p_cursor_pos, 1)) then
+    return true;
+  end if;
+  select array_agg(p.xid), array_agg(p.after) into v_xids, v_afters
+  from unnest(p_pending_xids, p_pending_after) p(xid, after)
+  where pg_visible_in_snapshot(p.xid, pg_current_snapshot());
+  return v_xids is not null and (
+    exists (
+      select
+      from unnest(v_xids, v_afters) f(xid, after)
+      join awa.ready_entries r
+        on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+      offset 256
+    ) or exists (select from awa.late_entries(p_slots, p_lane_id, p_cursor_pos, v_xids, v_afters, 1))
+  );
+end
+$$;
 
 -- Which of these queues have something to claim. Reads only, takes no id and no lock.
 create function awa.probe(p_queues text[]) returns setof text
@@ -1331,18 +1535,23 @@ begin
         or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
-    where exists (
-      select from awa.ready_entries r
-      where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
-    ) or c.cursor_pos > (select s.last_value from awa.pos_seq s) or exists ( -- let the claim say what is wrong
-      select
-      from unnest(c.pending_xids, c.pending_after) p(xid, after)
-      where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
+    left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
+    where case
+      when k.lane_id is not null
+        then awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+      else exists (
         select from awa.ready_entries r
-        where r.slot = any (v_slots)
-          and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
+      ) or exists (
+        select
+        from unnest(c.pending_xids, c.pending_after) p(xid, after)
+        where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
+          select from awa.ready_entries r
+          where r.slot = any (v_slots)
+            and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        )
       )
-    )
+    end or c.cursor_pos > (select s.last_value from awa.pos_seq s) -- let the claim say what is wrong
   );
 end
 $$;
@@ -1501,7 +1710,7 @@ begin
   v_job.state := case
     when p_act = 'complete' then 'completed'
     when v_failed then 'failed'
-    when p_act = 'cancel' then 'cancelled'
+    when p_act in ('cancel', 'abort') then 'cancelled'
     when p_act in ('retry', 'rescue') then 'retryable'
     when p_act = 'snooze' then 'scheduled'
     else 'available'
@@ -1673,7 +1882,7 @@ begin
         case
           when c.n is null or a.member not between 1 and c.n then 'refused'
           when k.act is null then 'accepted'
-          when k.act = a.act and k.act not in ('rescue', 'evict') then 'repeated'
+          when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'
           else 'refused'
         end as verdict
       from asked a
@@ -1981,6 +2190,7 @@ begin
   where b.batch_id >= p_frontier and b.claimed_at >= v_cutoff
   order by b.batch_id limit 1;
   rescue.xid := pg_current_xact_id();
+  update awa.rescue_frontier set batch_id = p_frontier where batch_id < p_frontier;
   rescue.xmin := pg_snapshot_xmin(pg_current_snapshot());
 
   select array_agg(distinct a.owner), count(*) into v_owners, v_found
@@ -2087,7 +2297,7 @@ revoke execute on function awa.promote(integer, timestamptz) from public;
 -- The jobs whose present home is the log: waiting, running and completed ones. What the lane's newest cursor has not
 -- passed waits; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and slot
 -- the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what that
--- one passed over was claimed late or still waits.
+-- one passed over was claimed late or still waits. A waiting row with a tombstone is gone.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -2098,7 +2308,7 @@ select
   end::awa/*control*/.job_state as state,
   r.attempt + (m.batch_id is not null)::integer as attempt,
   r.run_lease + (m.batch_id is not null)::integer as run_lease,
-  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at, r.pos
+  m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at, r.slot, r.pos
 from awa.ready_entries r
 left join lateral (
   select b.cursor_pos from awa.claim_batches b
@@ -2128,7 +2338,8 @@ left join lateral (
 where (k.act is null or k.act = 'complete')
   and not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos);
 
-create view awa/*control*/.jobs as
+-- A view for each place jobs stand in, with the columns of \`jobs\`; that of the log tells besides where in it.
+create view awa.log_job_rows as
 select
   j.job_id as id, j.kind, l.queue, j.args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
   j.claimed_at as attempted_at, x.heartbeat_at, j.deadline_at, j.finished_at as finalized_at, j.created_at,
@@ -2136,44 +2347,64 @@ select
   coalesce(j.envelope -> 'metadata', '{}') as metadata,
   coalesce(array(select jsonb_array_elements_text(j.envelope -> 'tags')), '{}') as tags,
   case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress,
-  j.envelope ->> 'ordering_key' as ordering_key
+  j.envelope ->> 'ordering_key' as ordering_key,
+  j.slot, j.lane_id, j.pos
 from awa.log_jobs j
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
-left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member
-union all
+left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member;
+
 -- Attempts that the log has let go of.
+create view awa.evicted_job_rows as
 select
-  x.job_id, r.kind, l.queue, r.args, 'running', l.priority, r.attempt + 1, r.max_attempts, x.run_lease, r.run_at,
-  x.claimed_at, x.heartbeat_at, x.deadline_at, null, r.created_at,
-  coalesce(r.envelope -> 'errors', '[]'),
-  coalesce(r.envelope -> 'metadata', '{}'),
-  coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}'),
-  coalesce(x.progress, r.envelope -> 'progress'),
-  r.envelope ->> 'ordering_key'
+  x.job_id as id, r.kind, l.queue, r.args, 'running'::awa/*control*/.job_state as state, l.priority,
+  r.attempt + 1 as attempt, r.max_attempts, x.run_lease, r.run_at,
+  x.claimed_at as attempted_at, x.heartbeat_at, x.deadline_at, null::timestamptz as finalized_at, r.created_at,
+  coalesce(r.envelope -> 'errors', '[]') as errors,
+  coalesce(r.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(r.envelope -> 'tags')), '{}') as tags,
+  coalesce(x.progress, r.envelope -> 'progress') as progress,
+  r.envelope ->> 'ordering_key' as ordering_key
 from awa.leases x
 cross join lateral awa.entry_of(x.entry) r
 cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = r.lane_id limit 1) l
-where x.entry is not null
-union all
+where x.entry is not null;
+
+create view awa.deferred_job_rows as
 select
-  d.job_id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt, d.max_attempts, d.run_lease, d.run_at,
-  d.attempted_at, null, null, null, d.created_at,
-  coalesce(d.envelope -> 'errors', '[]'),
-  coalesce(d.envelope -> 'metadata', '{}'),
-  coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}'),
-  d.envelope -> 'progress',
-  d.envelope ->> 'ordering_key'
-from awa.deferred_jobs d
-union all
+  d.job_id as id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt::integer, d.max_attempts, d.run_lease, d.run_at,
+  d.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at,
+  null::timestamptz as finalized_at, d.created_at,
+  coalesce(d.envelope -> 'errors', '[]') as errors,
+  coalesce(d.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(d.envelope -> 'tags')), '{}') as tags,
+  d.envelope -> 'progress' as progress,
+  d.envelope ->> 'ordering_key' as ordering_key
+from awa.deferred_jobs d;
+
+create view awa.finished_job_rows as
 select
-  f.job_id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt, f.max_attempts, f.run_lease, f.run_at,
-  f.attempted_at, null, null, f.finished_at, f.created_at,
-  coalesce(f.envelope -> 'errors', '[]'),
-  coalesce(f.envelope -> 'metadata', '{}'),
-  coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}'),
-  f.envelope -> 'progress',
-  f.envelope ->> 'ordering_key'
+  f.job_id as id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt::integer, f.max_attempts, f.run_lease, f.run_at,
+  f.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at, f.finished_at as finalized_at,
+  f.created_at,
+  coalesce(f.envelope -> 'errors', '[]') as errors,
+  coalesce(f.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(f.envelope -> 'tags')), '{}') as tags,
+  f.envelope -> 'progress' as progress,
+  f.envelope ->> 'ordering_key' as ordering_key
 from awa.finished_jobs f;
+
+create view awa/*control*/.jobs as
+select
+  j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
+  j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
+  j.ordering_key
+from awa.log_job_rows j
+union all
+select * from awa.evicted_job_rows
+union all
+select * from awa.deferred_job_rows
+union all
+select * from awa.finished_job_rows;
 `
   },
   {
@@ -2809,6 +3040,7 @@ begin
       and b.lane_id = l.lane_id and b.cursor_pos is not null
     order by b.batch_id desc limit 1
   ) c on true
+  left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
   -- Transactions that were pending and have ended since.
   cross join lateral (
     select count(*) as n, array_agg(p.xid) as xids, array_agg(p.after) as afters
@@ -2827,13 +3059,19 @@ begin
         from awa.ready_entries e
         where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
             or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
-          and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
+          and k.lane_id is null and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
         order by e.pos limit p_limit
       )
+      union all
+      select e.pos, greatest(e.run_at, e.created_at)
+      from (select where k.lane_id is not null) x
+      cross join lateral awa.live_entries(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), p_limit) e
     ) w
   ) h
   -- A cursor that has learned enough is worth a claim that finds nothing, and so is one that is ahead of the sequence.
-  where h.n > 0 or f.n >= 16 or c.cursor_pos > (select s.last_value from awa.pos_seq s)
+  where h.n > 0 or f.n >= 16 or k.lane_id is not null
+      and awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+    or c.cursor_pos > (select s.last_value from awa.pos_seq s)
   order by awa.aged_priority(l.priority, h.first, p_now, p_aging_ms), h.pos;
 end
 $$;
@@ -2898,6 +3136,508 @@ begin
   end if;
 end
 $$;
+`
+  },
+  {
+    version: 19,
+    name: "queue_storage_changes",
+    schema: "engine",
+    sql: `-- schema: engine
+-- What an operator, or the application, changes of jobs that exist: cancel, retry, priority, queue, time, payload, delete.
+--
+-- A job's fate is decided under the lock of what could decide it otherwise: the lane's for a waiting job, the owner's for
+-- a running one, the row's for one that stands in a row table. Each is looked up again in a statement after the lock, and
+-- a waiting row has been consumed or not by what the lane's newest cursor row says.
+
+-- Where jobs are. \`home\` is log, lease, deferred or finished; the rest is for the first two.
+create type awa.job_home as (
+  job_id bigint,
+  home text,
+  state awa/*control*/.job_state,
+  slot smallint,
+  lane_id bigint,
+  pos bigint,
+  batch_id bigint,
+  nonce bigint,
+  member smallint,
+  owner uuid,
+  run_lease bigint
+);
+
+-- Jobs that exist, each once, from the snapshot of the calling statement.
+create function awa.locate(p_ids bigint[]) returns setof awa.job_home
+language plpgsql stable
+as $$
+begin
+  return query
+  -- Look-ups, not joins: the log has no statistics to plan a join by.
+  with entry as materialized (
+    select r.slot, r.lane_id, r.pos, r.xid, r.job_id
+    from (select distinct l.lane_id from awa.lanes l) l
+    cross join lateral (
+      select * from awa.ready_entries r
+      where r.lane_id = l.lane_id and r.pos = any (p_ids) and r.job_id = r.pos
+      offset 0
+    ) r
+    union all
+    select r.slot, r.lane_id, r.pos, r.xid, r.job_id
+    from awa.ready_entries r
+    where r.job_id = any (p_ids) and r.job_id <> r.pos
+  ),
+  lane as materialized (
+    select e.lane_id, c.cursor_pos, c.pending_xids, c.pending_after
+    from (select distinct lane_id from entry) e
+    left join lateral (
+      select b.cursor_pos, b.pending_xids, b.pending_after
+      from awa.claim_batches b
+      where b.lane_id = e.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+  ),
+  judged as materialized (
+    select e.*, awa.is_consumed(e.pos, e.xid, l.cursor_pos, l.pending_xids, l.pending_after) as consumed
+    from entry e join lane l on l.lane_id = e.lane_id
+  )
+  select j.job_id, 'log', 'available'::awa/*control*/.job_state, j.slot, j.lane_id, j.pos,
+    null::bigint, null::bigint, null::smallint, null::uuid, null::bigint
+  from judged j
+  where not j.consumed and not awa.is_tombstoned(j.slot, j.lane_id, j.pos)
+  union all
+  select j.job_id, 'log', s.state, j.slot, j.lane_id, j.pos, b.batch_id, b.nonce, s.member::smallint, b.owner, s.run_lease
+  from judged j
+  cross join lateral (
+    select v.state, v.batch_id, v.member, v.run_lease
+    from awa.log_jobs v
+    where j.consumed and v.slot = j.slot and v.lane_id = j.lane_id and v.pos = j.pos and v.batch_id is not null
+    limit 1
+  ) s
+  cross join lateral (
+    select b.batch_id, b.nonce, b.owner from awa.claim_batches b
+    where b.slot = j.slot and b.batch_id = s.batch_id limit 1
+  ) b
+  where j.consumed
+  union all
+  -- Attempts that the log has let go of.
+  select x.job_id, 'lease', 'running', x.slot, null, null, x.batch_id, x.nonce, x.member, x.owner, x.run_lease
+  from awa.leases x where x.entry is not null and x.job_id = any (p_ids)
+  union all
+  select d.job_id, 'deferred', d.state, null, null, null, null, null, null, null, null
+  from awa.deferred_jobs d where d.job_id = any (p_ids)
+  union all
+  select f.job_id, 'finished', f.state, null, null, null, null, null, null, null, null
+  from awa.finished_jobs f where f.job_id = any (p_ids);
+end
+$$;
+
+-- Locks lanes, ascending, like everybody who takes several.
+create function awa.hold_lanes(p_lanes bigint[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('lane'), k.key)
+  from (select distinct awa.lane_lock_key(l) as key from unnest(p_lanes) l order by 1) k;
+end
+$$;
+
+create function awa.hold_owners(p_owners uuid[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), k.key)
+  from (select distinct awa.lock_key(o::text) as key from unnest(p_owners) o order by 1) k;
+end
+$$;
+
+-- What is wrong with a change, as "field: reason", or null.
+create function awa.change_problem(p_change jsonb) returns text
+language sql stable
+as $$
+  select case coalesce(p_change ->> 'op', '')
+    when 'cancel' then null
+    when 'retry' then null
+    when 'delete' then null
+    when 'payload' then case when not p_change ? 'args' then 'args: is missing' end
+    when 'priority' then case
+      when jsonb_typeof(p_change -> 'priority') is distinct from 'number' then 'priority: must be 1 to 4'
+      else awa.job_problem('k', 'q', (p_change ->> 'priority')::integer, 1, null, null, null)
+    end
+    when 'queue' then case
+      when p_change ->> 'queue' is null then 'queue: must have 1 to 200 characters'
+      else awa.job_problem('k', p_change ->> 'queue', 1, 1, null, null, null)
+    end
+    when 'run_at' then case
+      when p_change ->> 'run_at' is null then 'run_at: must be a finite instant'
+      else awa.job_problem('k', 'q', 1, 1, (p_change ->> 'run_at')::timestamptz, null, null)
+    end
+    else 'op: must be cancel, retry, delete, payload, priority, queue or run_at'
+  end
+$$;
+
+create function awa.can_change(p_op text, p_home text, p_state awa/*control*/.job_state) returns boolean
+language sql immutable
+as $$
+  select case p_op
+    when 'cancel' then p_state in ('available', 'scheduled', 'retryable', 'running')
+    when 'retry' then p_state in ('failed', 'cancelled')
+    when 'delete' then p_state in ('available', 'scheduled', 'retryable') or p_home = 'finished'
+    else p_state in ('available', 'scheduled', 'retryable')
+  end
+$$;
+
+-- Why a job was cancelled, as its error history says it, if anybody said: each for itself, or all for the same reason.
+create function awa.cancel_error(p_job_id bigint, p_change jsonb) returns text
+language sql immutable
+as $$
+  select 'cancelled: ' || coalesce(p_change -> 'reasons' ->> p_job_id::text, p_change ->> 'reason')
+$$;
+
+-- A job after a change. One that is left as it was need not be moved.
+create function awa.changed(p_job awa.successor, p_change jsonb, p_now timestamptz) returns awa.successor
+language plpgsql stable
+as $$
+declare
+  v_job awa.successor := p_job;
+  v_error text;
+  v_run_at timestamptz;
+begin
+  case p_change ->> 'op'
+    when 'cancel' then
+      v_job.state := 'cancelled';
+      v_error := awa.cancel_error(v_job.job_id, p_change);
+      if v_error is not null then
+        v_job.envelope := coalesce(v_job.envelope, '{}') || jsonb_build_object(
+          'errors', awa.append_error(v_job.envelope -> 'errors', v_error, v_job.attempt, false, p_now));
+      end if;
+    when 'retry' then
+      v_job.state := 'available';
+      v_job.attempt := 0;
+      v_job.run_at := p_now;
+    when 'priority' then
+      v_job.priority := (p_change ->> 'priority')::smallint;
+    when 'queue' then
+      v_job.queue := p_change ->> 'queue';
+    when 'run_at' then
+      v_run_at := (p_change ->> 'run_at')::timestamptz;
+      if v_run_at > p_now then
+        v_job.run_at := v_run_at;
+        v_job.state := case when v_job.state = 'retryable' then 'retryable' else 'scheduled' end;
+      elsif v_job.state <> 'available' then
+        v_job.run_at := v_run_at;
+        v_job.state := 'available';
+      end if;
+    when 'payload' then
+      v_job.args := p_change -> 'args';
+    else null;
+  end case;
+  return v_job;
+end
+$$;
+
+-- Says that a lane, whose lock the caller holds, has tombstones up to p_pos, and lets claims look for them up to p_mark.
+create function awa.mark_tombstones(p_lane_id bigint, p_pos bigint, p_mark bigint) returns void
+language plpgsql
+as $$
+begin
+  if p_pos is not null
+    and not exists (select from awa.tombstoned_lanes o where o.lane_id = p_lane_id and o.last_pos >= p_pos) then
+    insert into awa.tombstoned_lanes as k (lane_id, last_pos) values (p_lane_id, p_mark)
+    on conflict (lane_id) do update set last_pos = greatest(k.last_pos, excluded.last_pos);
+  end if;
+end
+$$;
+
+-- Gives up waiting rows of lanes that the caller has locked.
+create function awa.give_up(p_homes awa.job_home[], p_now timestamptz) returns void
+language plpgsql
+as $$
+begin
+  insert into awa.tombstones (slot, lane_id, pos, written_at)
+  select h.slot, h.lane_id, h.pos, p_now from unnest(p_homes) h;
+  -- Marked beyond the last one: further tombstones for jobs that are there already then need no further mark.
+  perform awa.mark_tombstones(h.lane_id, h.pos, s.last_value)
+  from (select lane_id, max(pos) as pos from unnest(p_homes) h group by lane_id order by lane_id) h, awa.pos_seq s;
+end
+$$;
+
+-- Tells the workers which of their attempts are over: "<owner> <fence>,<fence>,...", not much more than 7,000 bytes each.
+create function awa.notify_aborted(p_homes awa.job_home[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_notify('awa:aborted:' || md5(/*schema*/'awa'), a.owner::text || ' ' || a.fences)
+  from (
+    select n.owner, string_agg(n.fence, ',') as fences
+    from (
+      select h.owner, format('%s.%s.%s', h.job_id, h.run_lease, h.nonce) as fence,
+        (row_number() over (partition by h.owner order by h.job_id) - 1) / 100 as part
+      from unnest(p_homes) h
+    ) n
+    group by n.owner, n.part
+  ) a;
+end
+$$;
+
+-- Changes jobs. p_change: {"op", ...} with
+--   cancel: reason?, or reasons? by job id; retry; delete; priority: priority; queue: queue; run_at: run_at; payload: args.
+-- Answers, per different id, [["job id", verdict, state before or null], ..]: \`changed\`; \`missing\`; \`refused\`, not in a
+-- state for it; \`again\`: it moved while we looked, ask once more in another transaction.
+--
+-- Holds the locks of lanes and owners until the transaction ends: call it in one of its own.
+create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set max_parallel_workers_per_gather = 0
+set jit = off
+set lock_timeout = '2s'
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_op constant text := p_change ->> 'op';
+  v_problem constant text := awa.change_problem(p_change);
+  v_ids constant bigint[] := array(select distinct i from unnest(p_ids) i where i is not null);
+  v_homes awa.job_home[];
+  v_keys integer[];
+  v_owners uuid[];
+  v_waiting awa.job_home[];
+  v_running awa.job_home[];
+  v_before awa.successor[];
+  v_some awa.successor[];
+  v_rejected jsonb;
+  v_done bigint[] := '{}';
+begin
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = v_problem;
+  end if;
+  perform awa.assert_read_committed();
+  v_homes := array(select h from awa.locate(v_ids) h);
+
+  if v_op <> 'retry' then
+    perform awa.hold_lanes(array_agg(h.lane_id)) from unnest(v_homes) h where h.state = 'available';
+    v_keys := array(select awa.lane_lock_key(h.lane_id) from unnest(v_homes) h where h.state = 'available');
+    if v_keys <> '{}' then
+      -- A statement of its own: its snapshot shows what the last holder of the lock committed.
+      v_homes := array(select h from awa.locate(v_ids) h);
+    end if;
+  end if;
+  if v_op = 'cancel' then
+    v_owners := array(select distinct h.owner from unnest(v_homes) h where h.state = 'running');
+    if v_owners <> '{}' then
+      perform awa.hold_owners(v_owners);
+      v_homes := array(select h from awa.locate(v_ids) h);
+    end if;
+  end if;
+
+  v_waiting := array(
+    select h from unnest(v_homes) h
+    where h.state = 'available' and awa.lane_lock_key(h.lane_id) = any (v_keys) and awa.can_change(v_op, h.home, h.state)
+  );
+  if v_waiting <> '{}' then
+    -- The rows as they are, and then only those the change moves.
+    v_before := array(
+      select (
+        r.job_id, 'available', r.run_at, r.created_at, null, r.run_lease, l.priority, l.shard, r.attempt,
+        r.max_attempts, l.queue, r.kind, r.args, r.envelope
+      )::awa.successor
+      from unnest(v_waiting) h
+      join awa.ready_entries r on r.slot = h.slot and r.lane_id = h.lane_id and r.pos = h.pos
+      cross join lateral (select * from awa.lanes l where l.lane_id = h.lane_id limit 1) l
+      order by r.job_id
+    );
+    v_done := array(select b.job_id from unnest(v_before) b);
+    v_before := array(
+      select b from unnest(v_before) b
+      where v_op = 'delete' or awa.changed(b, p_change, v_now) is distinct from b
+    );
+    perform awa.give_up(
+      array(select h from unnest(v_waiting) h where h.job_id = any (select b.job_id from unnest(v_before) b)), v_now);
+  end if;
+
+  if exists (select from unnest(v_homes) h where h.home = 'deferred') and v_op <> 'retry' then
+    with due as materialized (
+      select d.job_id from awa.deferred_jobs d
+      where d.job_id = any (v_ids)
+      order by d.job_id for update
+    ),
+    gone as (
+      delete from awa.deferred_jobs d using due where d.job_id = due.job_id returning d.*
+    )
+    select array_agg((
+      d.job_id, d.state, d.run_at, d.created_at, d.attempted_at, d.run_lease, d.priority, d.shard, d.attempt,
+      d.max_attempts, d.queue, d.kind, d.args, d.envelope
+    )::awa.successor)
+    into v_some
+    from gone d;
+    v_before := v_before || v_some;
+    v_done := v_done || array(select s.job_id from unnest(v_some) s);
+  end if;
+
+  if exists (select from unnest(v_homes) h where h.home = 'finished') and v_op in ('retry', 'delete') then
+    with ended as materialized (
+      select f.job_id from awa.finished_jobs f
+      where f.job_id = any (v_ids) and awa.can_change(v_op, 'finished', f.state)
+      order by f.job_id for update
+    ),
+    gone as (
+      delete from awa.finished_jobs f using ended where f.job_id = ended.job_id returning f.*
+    )
+    select array_agg((
+      f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
+      f.max_attempts, f.queue, f.kind, f.args, f.envelope
+    )::awa.successor)
+    into v_some
+    from gone f;
+    v_before := v_before || v_some;
+    v_done := v_done || array(select s.job_id from unnest(v_some) s);
+  end if;
+
+  if v_op <> 'delete' then
+    v_some := array(select awa.changed(b, p_change, v_now) from unnest(v_before) b);
+    if v_some <> '{}' then
+      perform awa.place(v_some, v_now);
+    end if;
+  end if;
+
+  v_running := array(select h from unnest(v_homes) h where h.state = 'running' and h.owner = any (v_owners));
+  if v_running <> '{}' then
+    select c.rejected into v_rejected
+    from awa.close_attempts(v_owners, '[]', (
+      select jsonb_agg(jsonb_build_object(
+        'slot', h.slot, 'batch', h.batch_id, 'nonce', h.nonce, 'member', h.member, 'act', 'abort',
+        'error', awa.cancel_error(h.job_id, p_change)
+      ))
+      from unnest(v_running) h
+    ), v_now) c;
+    v_running := array(
+      select h from unnest(v_running) h
+      where not exists (
+        select from jsonb_array_elements(v_rejected) r
+        where (r ->> 1)::bigint = h.batch_id and (r ->> 3)::smallint = h.member
+      )
+    );
+    perform awa.notify_aborted(v_running);
+    v_done := v_done || array(select h.job_id from unnest(v_running) h);
+  end if;
+
+  return coalesce(
+    (
+      select jsonb_agg(jsonb_build_array(
+        i.id::text,
+        case
+          when i.id = any (v_done) then 'changed'
+          when h.job_id is null then 'missing'
+          when awa.can_change(v_op, h.home, h.state) then 'again'
+          else 'refused'
+        end,
+        coalesce(b.state, h.state)
+      ) order by i.id)
+      from unnest(v_ids) i(id)
+      left join unnest(v_homes) h on h.job_id = i.id
+      left join unnest(v_before) b on b.job_id = i.id
+    ),
+    '[]'
+  );
+end
+$$;
+
+revoke execute on function awa.change_jobs(bigint[], jsonb, timestamptz) from public;
+
+-- Cancels jobs, whether they wait, are deferred or run. Answers like change_jobs.
+create function awa.cancel_jobs(p_ids bigint[], p_reason text, p_now timestamptz) returns jsonb
+language sql security definer set search_path = pg_catalog, pg_temp
+as $$
+  select awa.change_jobs(p_ids, jsonb_build_object('op', 'cancel', 'reason', p_reason), p_now)
+$$;
+
+revoke execute on function awa.cancel_jobs(bigint[], text, timestamptz) from public;
+
+-- Asks, in the caller's transaction and without a lock, that jobs be cancelled; takes effect after its commit.
+create function awa.request_cancel(p_ids bigint[], p_reason text, p_now timestamptz) returns void
+language sql security definer set search_path = pg_catalog, pg_temp
+as $$
+  insert into awa.cancel_requests (job_id, requested_at, reason)
+  select distinct i, coalesce(p_now, clock_timestamp()), p_reason from unnest(p_ids) i where i is not null
+$$;
+
+revoke execute on function awa.request_cancel(bigint[], text, timestamptz) from public;
+
+-- What is left of the answer of a claim when the jobs that were to be cancelled are. In the claim's transaction, where
+-- nobody else knows these attempts yet; so no owner's lock.
+create function awa.without_cancelled(p_jobs text, p_owner uuid, p_nonce bigint, p_now timestamptz) returns text
+language plpgsql
+as $$
+declare
+  v_ended jsonb;
+  v_ids bigint[];
+begin
+  select
+    jsonb_agg(jsonb_build_object(
+      'slot', (b.batch ->> 0)::smallint, 'batch', (b.batch ->> 1)::bigint, 'nonce', p_nonce, 'member', m.number,
+      'act', 'abort', 'error', 'cancelled: ' || c.reason
+    )),
+    array_agg((m.job ->> 0)::bigint)
+  into v_ended, v_ids
+  from json_array_elements(p_jobs::json) b(batch)
+  cross join lateral json_array_elements(b.batch -> 3) with ordinality m(job, number)
+  cross join lateral (select c.reason from awa.cancel_requests c where c.job_id = (m.job ->> 0)::bigint limit 1) c;
+  if v_ended is null then
+    return p_jobs;
+  end if;
+  perform awa.close_attempts(array[p_owner], '[]', v_ended, p_now);
+  -- Others delete requests too, but wait for no lane with one in hand.
+  delete from awa.cancel_requests c
+  where c.ctid = any (array(
+    select o.ctid from awa.cancel_requests o where o.job_id = any (v_ids) for update skip locked
+  ));
+  return (
+    select json_agg(json_build_array(
+      b.batch -> 0, b.batch -> 1, b.batch -> 2,
+      (
+        select json_agg(case when (m.job ->> 0)::bigint = any (v_ids) then null else m.job end order by m.number)
+        from json_array_elements(b.batch -> 3) with ordinality m(job, number)
+      ),
+      b.batch -> 4
+    ))::text
+    from json_array_elements(p_jobs::json) b(batch)
+  );
+end
+$$;
+
+-- Honours up to p_limit requests to cancel, the oldest first; answers how many are settled.
+create function awa.apply_cancel_requests(p_limit integer, p_now timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_ids bigint[];
+  v_reasons jsonb;
+  v_requests tid[];
+  v_settled bigint[];
+begin
+  perform awa.assert_read_committed();
+  -- Read, not locked: a claim that holds a lane we wait for takes requests, too.
+  select array_agg(c.job_id), jsonb_object_agg(c.job_id, c.reason), array_agg(c.ctid)
+  into v_ids, v_reasons, v_requests
+  from (select o.reason, o.job_id, o.ctid from awa.cancel_requests o order by o.requested_at limit p_limit) c;
+  if v_ids is null then
+    return 0;
+  end if;
+  v_settled := array(
+    select (a ->> 0)::bigint
+    from jsonb_array_elements(
+      awa.change_jobs(v_ids, jsonb_build_object('op', 'cancel', 'reasons', v_reasons), p_now)
+    ) a
+    where a ->> 1 <> 'again'
+  );
+  delete from awa.cancel_requests c where c.ctid = any (v_requests) and c.job_id = any (v_settled);
+  return cardinality(v_settled);
+end
+$$;
+
+revoke execute on function awa.apply_cancel_requests(integer, timestamptz) from public;
 `
   },
   {
@@ -3221,6 +3961,7 @@ as $$
 declare
   v_park constant smallint := awa.parking_slot(p_now);
   v_moved integer;
+  v_last bigint;
 begin
   if v_park is null or v_park = p_slot then
     return 0;
@@ -3241,7 +3982,9 @@ begin
     insert into awa.tombstones (slot, lane_id, pos, written_at)
     select p_slot, m.lane_id, m.pos, p_now from moved m
   )
-  select count(*) into v_moved from moved;
+  select count(*), max(m.pos) into v_moved, v_last from moved m;
+  -- Until the slot is drained claims see the rows that were left, too.
+  perform awa.mark_tombstones(p_lane_id, v_last, v_last);
   return v_moved;
 end
 $$;
@@ -3563,6 +4306,352 @@ end
 $$;
 
 revoke execute on function awa.expire(bigint, bigint, bigint, integer, timestamptz) from public;
+`
+  },
+  {
+    version: 29,
+    name: "queue_storage_reading",
+    schema: "engine",
+    sql: `-- schema: engine
+-- Reading jobs one by one and page by page, at a cost that does not grow with the history that is kept.
+--
+-- All functions are stable: everything in one answer is of one snapshot.
+
+create function awa.job(p_id bigint) returns setof awa/*control*/.jobs
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set max_parallel_workers_per_gather = 0
+set jit = off
+as $$
+begin
+  return query
+  select
+    j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
+    j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
+    j.ordering_key
+  from awa.locate(array[p_id]) h
+  cross join lateral (
+    select * from awa.log_job_rows r where r.slot = h.slot and r.lane_id = h.lane_id and r.pos = h.pos limit 1
+  ) j
+  where h.home = 'log';
+  if not found then
+    return query
+    select * from awa.evicted_job_rows e where e.id = p_id
+    union all
+    select * from awa.deferred_job_rows d where d.id = p_id
+    union all
+    select * from awa.finished_job_rows f where f.id = p_id;
+  end if;
+end
+$$;
+
+revoke execute on function awa.job(bigint) from public;
+
+-- A place in the log where a job may stand.
+create type awa.appearance as (slot smallint, lane_id bigint, pos bigint, job_id bigint);
+
+create function awa.has_tag(p_envelope jsonb, p_tag text) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_tag is null or coalesce(p_envelope -> 'tags' ? p_tag, false)
+$$;
+
+-- The waiting jobs of some lanes, newest id first: what their cursors have not consumed.
+create function awa.waiting_page(p_lanes bigint[], p_kind text, p_tag text, p_before bigint, p_limit integer)
+returns setof awa.appearance
+language plpgsql stable
+as $$
+begin
+  return query
+  select w.slot, w.lane_id, w.pos, w.job_id
+  from unnest(p_lanes) l(lane_id)
+  left join lateral (
+    select b.cursor_pos, b.pending_xids, b.pending_after
+    from awa.claim_batches b
+    where b.lane_id = l.lane_id and b.cursor_pos is not null
+    order by b.batch_id desc limit 1
+  ) c on true
+  left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
+  cross join lateral (
+    (
+      select r.slot, r.lane_id, r.pos, r.job_id
+      from awa.ready_entries r
+      left join lateral (
+        select true as is_dead from awa.tombstones t
+        where k.lane_id is not null and t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos limit 1
+      ) t on true
+      where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0) and r.pos < p_before and r.job_id = r.pos
+        and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag) and t.is_dead is null
+      order by r.pos desc limit p_limit
+    )
+    union all
+    -- Retried, promoted and moved jobs.
+    (
+      select r.slot, r.lane_id, r.pos, r.job_id
+      from awa.ready_entries r
+      left join lateral (
+        select true as is_dead from awa.tombstones t
+        where k.lane_id is not null and t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos limit 1
+      ) t on true
+      where r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0) and r.job_id <> r.pos and r.job_id < p_before
+        and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag) and t.is_dead is null
+      order by r.job_id desc limit p_limit
+    )
+    union all
+    -- Those the cursor has passed when their transactions were under way.
+    (
+      select r.slot, r.lane_id, r.pos, r.job_id
+      from unnest(c.pending_xids, c.pending_after) p(xid, after)
+      join awa.ready_entries r
+        on r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+      where r.job_id < p_before and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag)
+        and not awa.is_tombstoned(r.slot, r.lane_id, r.pos)
+      order by r.job_id desc limit p_limit
+    )
+  ) w
+  order by w.job_id desc limit p_limit;
+end
+$$;
+
+-- The running jobs of some lanes, newest id first: attempts with a lease, and those from the rescue's frontier on.
+create function awa.running_page(p_lanes bigint[], p_kind text, p_tag text, p_before bigint, p_limit integer)
+returns setof awa.appearance
+language plpgsql stable
+as $$
+declare
+  v_frontier constant bigint := (select max(f.batch_id) from awa.rescue_frontier f);
+begin
+  return query
+  with recent as materialized (
+    select b.slot, b.batch_id, b.n
+    from awa.claim_batches b
+    cross join lateral (
+      select sum(k.n) as n from awa.closures k where k.slot = b.slot and k.batch_id = b.batch_id
+    ) k
+    where b.batch_id >= v_frontier and b.lane_id = any (p_lanes) and coalesce(k.n, 0) < b.n
+  ),
+  open as materialized (
+    select r.slot, r.batch_id, m.member
+    from recent r
+    cross join lateral (
+      select array_agg(u.member) as members
+      from awa.closures k cross join lateral unnest(k.members) u(member)
+      where k.slot = r.slot and k.batch_id = r.batch_id
+    ) k
+    cross join lateral generate_series(1, r.n) m(member)
+    where k.members is null or m.member <> all (k.members)
+    union
+    select x.slot, x.batch_id, x.member from awa.leases x where x.entry is null
+  )
+  select r.slot, r.lane_id, r.pos, r.job_id
+  from open o
+  cross join lateral (
+    select b.lane_id, awa.member_pos(b, o.member) as pos
+    from awa.claim_batches b where b.slot = o.slot and b.batch_id = o.batch_id limit 1
+  ) b
+  cross join lateral (
+    select * from awa.ready_entries r where r.slot = o.slot and r.lane_id = b.lane_id and r.pos = b.pos limit 1
+  ) r
+  where b.lane_id = any (p_lanes) and r.job_id < p_before
+    and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag)
+  order by r.job_id desc limit p_limit;
+end
+$$;
+
+-- Appearances in some lanes, newest id first, whatever became of them. Of a job all or none: more than p_limit, if it
+-- has several. p_passed: only those at or below the lanes' cursors.
+create function awa.appearances(
+  p_lanes bigint[],
+  p_kind text,
+  p_tag text,
+  p_before bigint,
+  p_limit integer,
+  p_passed boolean
+) returns setof awa.appearance
+language plpgsql stable
+as $$
+begin
+  return query
+  select a.slot, a.lane_id, a.pos, a.job_id
+  from (
+    select r.slot, r.lane_id, r.pos, r.job_id
+    from unnest(p_lanes) l(lane_id)
+    left join lateral (
+      select b.cursor_pos from awa.claim_batches b
+      where p_passed and b.lane_id = l.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+    cross join lateral (
+      select r.slot, r.lane_id, r.pos, r.job_id
+      from awa.ready_entries r
+      where r.lane_id = l.lane_id
+        and r.pos < case when p_passed then least(p_before, coalesce(c.cursor_pos, 0) + 1) else p_before end
+        and r.job_id = r.pos
+        and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag)
+      order by r.pos desc limit p_limit
+    ) r
+    union all
+    (
+      select r.slot, r.lane_id, r.pos, r.job_id
+      from awa.ready_entries r
+      where r.job_id <> r.pos and r.job_id < p_before and r.lane_id = any (p_lanes)
+        and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag)
+      order by r.job_id desc fetch first p_limit rows with ties
+    )
+  ) a
+  order by a.job_id desc fetch first p_limit rows with ties;
+end
+$$;
+
+-- The jobs that stand at these places of the log, in this state if one is given.
+create function awa.jobs_at(p_places awa.appearance[], p_state awa/*control*/.job_state)
+returns setof awa/*control*/.jobs
+language plpgsql stable
+as $$
+begin
+  return query
+  select
+    j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
+    j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
+    j.ordering_key
+  from unnest(p_places) a
+  cross join lateral (
+    select * from awa.log_job_rows r where r.slot = a.slot and r.lane_id = a.lane_id and r.pos = a.pos limit 1
+  ) j
+  where p_state is null or j.state = p_state;
+end
+$$;
+
+-- Jobs whose home is the log, newest id first.
+create function awa.log_page(
+  p_state awa/*control*/.job_state,
+  p_kind text,
+  p_queue text,
+  p_tag text,
+  p_before bigint,
+  p_limit integer
+) returns setof awa/*control*/.jobs
+language plpgsql stable
+as $$
+declare
+  v_lanes constant bigint[] := array(
+    select distinct l.lane_id from awa.lanes l where p_queue is null or l.queue = p_queue
+  );
+  v_before bigint := p_before;
+  v_chunk integer := p_limit;
+  v_left integer := p_limit;
+  v_places awa.appearance[];
+  v_found integer;
+begin
+  if p_state in ('available', 'running') then
+    v_places := case p_state
+      when 'available'
+        then array(select a from awa.waiting_page(v_lanes, p_kind, p_tag, p_before, p_limit) a)
+      else array(select a from awa.running_page(v_lanes, p_kind, p_tag, p_before, p_limit) a)
+    end;
+    return query select * from awa.jobs_at(v_places, p_state);
+    return;
+  end if;
+  -- Appearances whose job stands elsewhere are passed over, some more each time.
+  while v_left > 0 loop
+    v_places := array(
+      select a from awa.appearances(v_lanes, p_kind, p_tag, v_before, v_chunk, p_state is not null) a
+    );
+    return query
+    select * from awa.jobs_at(v_places, p_state) j order by j.id desc limit v_left;
+    get diagnostics v_found = row_count;
+    exit when cardinality(v_places) < v_chunk;
+    v_left := v_left - v_found;
+    v_before := (select min(a.job_id) from unnest(v_places) a);
+    v_chunk := least(2 * v_chunk, 10000);
+  end loop;
+end
+$$;
+
+-- Up to p_limit jobs with ids below p_before, newest first, that match everything that is not null.
+--
+-- A page of a state, of a queue, or of all jobs reads about as many rows as it answers. A kind or a tag is looked for from
+-- the newest job down, however long that takes.
+create function awa.list_jobs(
+  p_state awa/*control*/.job_state,
+  p_kind text,
+  p_queue text,
+  p_tag text,
+  p_before bigint,
+  p_limit integer
+) returns setof awa/*control*/.jobs
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set max_parallel_workers_per_gather = 0
+set jit = off
+as $$
+declare
+  v_before constant bigint := coalesce(p_before, 9223372036854775807);
+  v_limit constant integer := least(greatest(p_limit, 1), 1000);
+  v_deferred constant boolean := p_state is null or p_state in ('scheduled', 'retryable');
+  v_finished constant boolean := p_state is null or p_state in ('completed', 'failed', 'cancelled');
+  v_log constant boolean := p_state is null or p_state in ('available', 'running', 'completed');
+begin
+  -- Where a state is given its index is to be used, where none is that of the ids.
+  return query
+  select j.* from (
+    select * from awa.log_page(p_state, p_kind, p_queue, p_tag, v_before, v_limit) where v_log
+    union all
+    (
+      select * from awa.evicted_job_rows e
+      where (p_state is null or p_state = 'running') and e.id < v_before
+        and (p_kind is null or e.kind = p_kind) and (p_queue is null or e.queue = p_queue)
+        and (p_tag is null or p_tag = any (e.tags))
+      order by e.id desc limit v_limit
+    )
+    union all
+    (
+      select * from awa.deferred_job_rows d
+      where p_state is null and d.id < v_before
+        and (p_kind is null or d.kind = p_kind) and (p_queue is null or d.queue = p_queue)
+        and (p_tag is null or p_tag = any (d.tags))
+      order by d.id desc limit v_limit
+    )
+    union all
+    (
+      select * from awa.deferred_job_rows d
+      where v_deferred and d.state = p_state and d.id < v_before
+        and (p_kind is null or d.kind = p_kind) and (p_queue is null or d.queue = p_queue)
+        and (p_tag is null or p_tag = any (d.tags))
+      order by d.id desc limit v_limit
+    )
+    union all
+    (
+      select * from awa.finished_job_rows f
+      where p_state is null and f.id < v_before
+        and (p_kind is null or f.kind = p_kind) and (p_queue is null or f.queue = p_queue)
+        and (p_tag is null or p_tag = any (f.tags))
+      order by f.id desc limit v_limit
+    )
+    union all
+    (
+      select * from awa.finished_job_rows f
+      where v_finished and f.state = p_state and f.id < v_before
+        and (p_kind is null or f.kind = p_kind) and (p_queue is null or f.queue = p_queue)
+        and (p_tag is null or p_tag = any (f.tags))
+      order by f.id desc limit v_limit
+    )
+  ) j
+  order by j.id desc limit v_limit;
+end
+$$;
+
+revoke execute on function awa.list_jobs(awa/*control*/.job_state, text, text, text, bigint, integer) from public;
 `
   }
 ]

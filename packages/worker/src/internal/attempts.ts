@@ -100,6 +100,11 @@ export class Attempts {
     this.all.delete(attempt)
   }
 
+  /** Somebody else ended these: their results do not count any more. */
+  abort(fences: ReadonlySet<string>): void {
+    for (const attempt of this.all) if (!attempt.closing && fences.has(attempt.fence)) attempt.interrupt("lost")
+  }
+
   /** The attempt ran, and its end cannot be stored: it is left to rescue, which counts it. */
   abandon(attempt: Attempt): void {
     this.all.delete(attempt)

@@ -1,4 +1,4 @@
-import { idleLock, wakeChannel } from "@awa/model/Locks"
+import { abortedChannel, idleLock, wakeChannel } from "@awa/model/Locks"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Pg from "pg"
@@ -30,7 +30,17 @@ export const make = (options: {
     let connection: PgConnection.PgConnection | null = null
     let marks = new Set<string>()
 
-    const hear = (channel: string) => subscribers.get(channel)?.("notified")
+    const aborted = abortedChannel(schema)
+    const owners = new Map<string, (fences: ReadonlySet<string>) => void>()
+
+    const hear = (channel: string, payload: string) =>
+      channel === aborted ? hearAborted(payload) : subscribers.get(channel)?.("notified")
+
+    /** `<owner> <fence>,<fence>,...` */
+    const hearAborted = (payload: string) => {
+      const [owner = "", fences = ""] = payload.split(" ")
+      owners.get(owner)?.(new Set(fences.split(",")))
+    }
 
     const connected = (opened: PgConnection.PgConnection) => {
       connection = opened
@@ -50,7 +60,7 @@ export const make = (options: {
 
     const open = Effect.gen(function*() {
       const opened = yield* PgConnection.open(config, hear)
-      yield* Effect.forEach(subscribers.keys(), (channel) => listen(opened, channel), { discard: true })
+      yield* Effect.forEach([aborted, ...subscribers.keys()], (channel) => listen(opened, channel), { discard: true })
       yield* Effect.addFinalizer(() => Effect.sync(disconnected))
       connected(opened)
       return opened
@@ -110,6 +120,11 @@ export const make = (options: {
             Effect.addFinalizer(() => Effect.sync(() => subscribers.delete(channel))),
             onConnection<unknown>((on) => listen(on, channel), undefined)
           )
+        }),
+      subscribeAborted: (owner, onAborted) =>
+        Effect.suspend(() => {
+          owners.set(owner, onAborted)
+          return Effect.addFinalizer(() => Effect.sync(() => owners.delete(owner)))
         }),
       mark: (queue) => Effect.uninterruptible(mark(queue)),
       unmark: (queue) => Effect.suspend(() => marks.delete(queue) ? Effect.forkIn(unlock(queue), scope) : Effect.void)

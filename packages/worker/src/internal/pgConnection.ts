@@ -24,7 +24,7 @@ export interface PgConnection {
 }
 
 /** What the connection hears; called outside any fiber. */
-export type OnNotification = (channel: string) => void
+export type OnNotification = (channel: string, payload: string) => void
 
 /**
  * How long any statement on such a connection may take, by the clock of the driver: they are all trivial, so a longer
@@ -54,7 +54,9 @@ export const open = (
     const client = new Pg.Client({ ...config, keepAlive: true, query_timeout: queryTimeoutMillis })
     // Without a listener an error event would end the process.
     client.on("error", () => {})
-    if (onNotification !== undefined) client.on("notification", ({ channel }) => onNotification(channel))
+    if (onNotification !== undefined) {
+      client.on("notification", ({ channel, payload }) => onNotification(channel, payload ?? ""))
+    }
     const ended = yield* Deferred.make<never, ConnectionLost>()
     const closed = new ConnectionLost(new Error("The connection was closed"))
     client.once("end", () => Deferred.unsafeDone(ended, Effect.fail(closed)))

@@ -77,6 +77,7 @@ export const make = (options: Options): Effect.Effect<Awa.Service, never, Scope.
         engine,
         owner: instanceId
       })
+      yield* notifier.subscribeAborted(instanceId, (fences) => attempts.abort(fences))
       yield* Deadlines.make({ queues: settings.queues, attempts, signal })
       const dispatchers = yield* Effect.forEach(settings.queues, (queue) =>
         Dispatcher.make({

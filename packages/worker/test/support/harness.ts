@@ -21,6 +21,7 @@ export const makeNotifier = () => {
   let answer: Notifier.MarkResult = "held"
   const service: Notifier.Service = {
     isListening: () => true,
+    subscribeAborted: () => Effect.void,
     subscribe: (queue, onEvent) => Effect.sync(() => void subscribers.set(queue, onEvent)),
     mark: (queue) =>
       Effect.sync(() => {

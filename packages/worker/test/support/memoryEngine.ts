@@ -209,6 +209,7 @@ export const make = () => {
         for (const job of due) job.state = "available"
         return due.length
       }),
+    cancelRequested: () => Effect.succeed(0),
     rescueStale: ({ limit, staleness }) =>
       rescue("rescueStale", limit, (job, now) => now - job.beatAt > Duration.toMillis(staleness)),
     rescueExpired: ({ limit }) => rescue("rescueExpired", limit, (job, now) => job.deadlineAt <= now),

@@ -3,13 +3,15 @@ import * as Duration from "effect/Duration"
 import { type JobFailure, JobId } from "../../JobRow.js"
 import type { AttemptToken, Beat, ClaimedJob, Completion, Outcome, Rescued, Verdict } from "../../StorageEngine.js"
 import * as JobRows from "../jobRow.js"
+import { storable } from "./storable.js"
 
 /** The answer of `claim` in migrations/0012. The members of a batch are numbered from 1. */
 type ClaimedBatch = readonly [
   slot: number,
   batchId: string,
   priority: number,
-  members: ReadonlyArray<ClaimedMember>,
+  /** `null` where the job was cancelled by its claim. */
+  members: ReadonlyArray<ClaimedMember | null>,
   ranks: ReadonlyArray<number> | null
 ]
 
@@ -55,8 +57,11 @@ export const claimedJobs = (
   const jobs: Array<ClaimedJob> = []
   for (const [slot, batchId, priority, members, ranks] of JSON.parse(json) as ReadonlyArray<ClaimedBatch>) {
     for (let i = 0; i < members.length; i++) {
+      const member = members[i]!
       // Ranks count from 1. A place may stay empty.
-      jobs[ranks === null ? i : ranks[i]! - 1] = claimedJob(slot, batchId, priority, i + 1, members[i]!, claim)
+      if (member !== null) {
+        jobs[ranks === null ? i : ranks[i]! - 1] = claimedJob(slot, batchId, priority, i + 1, member, claim)
+      }
     }
   }
   return jobs.flat()
@@ -103,11 +108,6 @@ const longest = Duration.toMillis(Duration.days(36_525))
 
 const delayMillis = (delay: Duration.Duration): number =>
   Math.max(0, Math.min(Math.ceil(Duration.toMillis(delay)), longest))
-
-// NUL and lone surrogates, which PostgreSQL's text cannot hold.
-const unstorable = /\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g
-
-const storable = (text: string): string => text.replace(unstorable, "\ufffd")
 
 interface Ended {
   readonly act: "complete" | "retry" | "snooze" | "return" | "cancel" | "fail"

@@ -17,6 +17,9 @@ export const make = ({ engine }: Schemas) => {
       `select ${schema}.owned_attempts($1::uuid, $2::bigint, $3::bigint, $4::timestamptz)::text as owned`
     ),
     probe: registerStatement(`select ${schema}.probe($1::text[]) as queue`),
+    cancelRequested: registerStatement(
+      `select ${schema}.apply_cancel_requests($1::int, $2::timestamptz) as settled`
+    ),
     promote: registerStatement(`select ${schema}.promote($1::int, $2::timestamptz) as promoted`),
     rescue: registerStatement(
       `select rescued::text, complete, settled::text, xid::text, xmin::text from ${schema}.rescue($1::text, $2::bigint, $3::bigint, $4::int, $5::timestamptz)`

@@ -6,6 +6,7 @@ import type { Signal } from "../../Signals.js"
 import type { Leadership, Term } from "../leadership.js"
 import * as Loop from "../loop.js"
 import type { Settings } from "../settings.js"
+import { cancelAllRequested } from "./cancel.js"
 import { expireAll } from "./expire.js"
 import { promoteAll } from "./promote.js"
 import { reclaim } from "./reclaim.js"
@@ -45,6 +46,13 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.promote",
         turn: promoteAll(engine, signal),
+        pause: () => Loop.interval(maintenance.promoteInterval),
+        worked,
+        signal
+      }),
+      Loop.fork({
+        name: "maintenance.cancel_requested",
+        turn: cancelAllRequested(engine),
         pause: () => Loop.interval(maintenance.promoteInterval),
         worked,
         signal

@@ -1,0 +1,281 @@
+/**
+ * Looks at jobs that exist, and changes them: cancel, retry, another priority, queue, time or payload, removal.
+ *
+ * Every change is decided where nobody else can decide otherwise at the same time, and is final when it is answered: a
+ * job that was cancelled while it waited never runs. Changes run in short transactions of their own, also when they are
+ * called within one; what belongs into the caller's transaction is `requestCancel`.
+ *
+ * @since 0.1.0
+ */
+import type * as SqlClient from "@effect/sql/SqlClient"
+import * as Arr from "effect/Array"
+import type * as DateTime from "effect/DateTime"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import { type DatabaseFailure, InvalidJob, type InvalidSetting, JobBusy, JobNotFound, JobNotInState } from "./Errors.js"
+import type { Priority } from "./InsertOptions.js"
+import * as internal from "./internal/jobAdmin.js"
+import { type Any, type Context, type Job, type Payload, TypeId } from "./Job.js"
+import type { JobId, JobRow } from "./JobRow.js"
+import type { JobState } from "./JobState.js"
+
+// Reading
+
+/**
+ * A job by its id; `None` when there is none, or none any more. Reads a handful of rows, however many are kept.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export const get = (id: JobId): Effect.Effect<Option.Option<JobRow>, DatabaseFailure, SqlClient.SqlClient> =>
+  internal.get(id)
+
+/**
+ * Which jobs to list: those that match everything given.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Filter {
+  readonly state?: JobState | undefined
+  readonly kind?: string | undefined
+  readonly queue?: string | undefined
+  readonly tag?: string | undefined
+  /** Only jobs with smaller ids: that of the last job of the page before. */
+  readonly before?: JobId | undefined
+  /** Jobs of a page, 1 to 1,000; what is below or above is taken for the nearest of these. Default: 100. */
+  readonly limit?: number | undefined
+}
+
+/**
+ * A page of jobs, the newest id first.
+ *
+ * Pages of a state, a queue or of everything read about as many rows as they answer. A kind or a tag is looked for from
+ * the newest job down; one that is rare in a long history takes its time.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export const list = (
+  filter: Filter = {}
+): Effect.Effect<ReadonlyArray<JobRow>, DatabaseFailure, SqlClient.SqlClient> => internal.list(filter)
+
+// Changing
+
+/**
+ * What became of one job of a change of several.
+ *
+ * - `Changed`: done. `from` is the state it was in.
+ * - `NotFound`: no such job, or none any more.
+ * - `NotInState`: it is in a state in which it cannot be changed like that. Nothing was done.
+ * - `Busy`: it could not be decided in time, because somebody holds the lock of its queue or because it kept moving.
+ *   Nothing was done; try again.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Answer =
+  | { readonly _tag: "Changed"; readonly id: JobId; readonly from: JobState }
+  | { readonly _tag: "NotFound"; readonly id: JobId }
+  | { readonly _tag: "NotInState"; readonly id: JobId; readonly state: JobState }
+  | { readonly _tag: "Busy"; readonly id: JobId }
+
+/**
+ * Why a single job was not changed.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export type ChangeError = JobNotFound | JobNotInState | JobBusy | DatabaseFailure
+
+const one = (operation: string, id: JobId, change: internal.Change) =>
+  Effect.flatMap(internal.change([id], change), ([answer]): Effect.Effect<void, ChangeError> => {
+    switch (answer?._tag) {
+      case "Changed":
+        return Effect.void
+      case "NotInState":
+        return Effect.fail(new JobNotInState({ operation, id, state: answer.state }))
+      case "Busy":
+        return Effect.fail(new JobBusy({ operation, id }))
+      default:
+        return Effect.fail(new JobNotFound({ operation, id }))
+    }
+  })
+
+const many = (ids: Iterable<JobId>, change: internal.Change) =>
+  Effect.suspend(() => internal.change(Arr.fromIterable(ids), change))
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface CancelOptions {
+  /** Goes into the job's error history as `cancelled: <reason>`. Default: no entry. */
+  readonly reason?: string | undefined
+}
+
+/**
+ * Cancels a job that waits, is scheduled, is to be retried, or runs. A running attempt loses its job: its worker is told
+ * at once and interrupts it, and whatever it still answers is refused.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const cancel = (
+  id: JobId,
+  options?: CancelOptions
+): Effect.Effect<void, ChangeError, SqlClient.SqlClient> => one("cancel", id, internal.cancel(options?.reason))
+
+/**
+ * `cancel` of many jobs, in chunks. Answers in the order of the ids.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const cancelMany = (
+  ids: Iterable<JobId>,
+  options?: CancelOptions
+): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure, SqlClient.SqlClient> =>
+  many(ids, internal.cancel(options?.reason))
+
+/**
+ * Asks for jobs to be cancelled, as part of the caller's transaction: nothing happens if that is rolled back. Takes no
+ * lock, so that an open transaction holds up neither a queue nor a worker.
+ *
+ * After the commit a job that waits is cancelled by the claim that would take it or by the leader, whichever comes first;
+ * one that runs already is cancelled like by `cancel`, within the leader's `promoteInterval`. A job that has ended by then
+ * stays as it is.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const requestCancel = (
+  ids: JobId | Iterable<JobId>,
+  options?: CancelOptions
+): Effect.Effect<void, DatabaseFailure, SqlClient.SqlClient> =>
+  Effect.suspend(() => internal.requestCancel(typeof ids === "bigint" ? [ids] : Arr.fromIterable(ids), options?.reason))
+
+/**
+ * Lets a failed or cancelled job run again, now, with all its attempts. Its run lease and its error history are kept.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const retry = (id: JobId): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
+  one("retry", id, internal.retry)
+
+/**
+ * @since 0.1.0
+ * @category changing
+ */
+export const retryMany = (
+  ids: Iterable<JobId>
+): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure, SqlClient.SqlClient> => many(ids, internal.retry)
+
+/**
+ * Gives a job that waits, is scheduled or is to be retried another priority. A waiting one goes behind those that wait
+ * with it already.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const setPriority = (
+  id: JobId,
+  priority: Priority
+): Effect.Effect<void, ChangeError | InvalidSetting, SqlClient.SqlClient> =>
+  Effect.flatMap(internal.priority(priority), (change) => one("change the priority of", id, change))
+
+/**
+ * @since 0.1.0
+ * @category changing
+ */
+export const setPriorityMany = (
+  ids: Iterable<JobId>,
+  priority: Priority
+): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure | InvalidSetting, SqlClient.SqlClient> =>
+  Effect.flatMap(internal.priority(priority), (change) => many(ids, change))
+
+/**
+ * Moves a job that waits, is scheduled or is to be retried to another queue, where it goes behind those that wait there.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const moveQueue = (
+  id: JobId,
+  queue: string
+): Effect.Effect<void, ChangeError | InvalidSetting, SqlClient.SqlClient> =>
+  Effect.flatMap(internal.queue(queue), (change) => one("move", id, change))
+
+/**
+ * @since 0.1.0
+ * @category changing
+ */
+export const moveQueueMany = (
+  ids: Iterable<JobId>,
+  queue: string
+): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure | InvalidSetting, SqlClient.SqlClient> =>
+  Effect.flatMap(internal.queue(queue), (change) => many(ids, change))
+
+/**
+ * Lets a job that waits, is scheduled or is to be retried run at another time. An instant that is past means now.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const reschedule = (
+  id: JobId,
+  runAt: Date | DateTime.DateTime
+): Effect.Effect<void, ChangeError | InvalidSetting, SqlClient.SqlClient> =>
+  Effect.flatMap(internal.runAt(runAt), (change) => one("reschedule", id, change))
+
+/**
+ * @since 0.1.0
+ * @category changing
+ */
+export const rescheduleMany = (
+  ids: Iterable<JobId>,
+  runAt: Date | DateTime.DateTime
+): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure | InvalidSetting, SqlClient.SqlClient> =>
+  Effect.flatMap(internal.runAt(runAt), (change) => many(ids, change))
+
+/**
+ * Replaces the payload of a job that does not run. It is checked and encoded as when the job was enqueued, and refused
+ * with `InvalidJob` for a job of another kind. A waiting job goes behind those that wait with it.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const editPayload = <J extends Any>(
+  job: J,
+  id: JobId,
+  payload: Payload<J>
+): Effect.Effect<void, ChangeError | InvalidJob, SqlClient.SqlClient | Context<J>> =>
+  Effect.gen(function*() {
+    // What `Any` hides of a job's requirements.
+    const change = yield* internal.payload((job as Job<string, unknown, unknown, Context<J>>)[TypeId], payload)
+    const kind = Option.map(yield* get(id), (found) => found.kind)
+    if (Option.isSome(kind) && kind.value !== job.kind) {
+      const reason = `job ${id} is of the kind ${kind.value}`
+      return yield* Effect.fail(new InvalidJob({ kind: job.kind, field: "kind", reason }))
+    }
+    yield* one("change the payload of", id, change)
+  })
+
+/**
+ * Removes a job that waits, is scheduled or is to be retried, or that failed or was cancelled. A running one must be
+ * cancelled first; one that succeeded goes when its retention is over.
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const remove = (id: JobId): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
+  one("remove", id, internal.remove)
+
+/**
+ * @since 0.1.0
+ * @category changing
+ */
+export const removeMany = (
+  ids: Iterable<JobId>
+): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure, SqlClient.SqlClient> => many(ids, internal.remove)
