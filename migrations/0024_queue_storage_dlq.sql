@@ -255,6 +255,7 @@ declare
 begin
   delete from awa.dlq_entries e where e.job_id = any (p_job_ids);
   get diagnostics v_gone = row_count;
+  perform awa.release_unique(p_job_ids);
   return v_gone;
 end
 $$;

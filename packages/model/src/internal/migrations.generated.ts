@@ -2862,6 +2862,8 @@ begin
   return exists (
     select from awa.finished_jobs f where f.job_id = p_claim.job_id and awa.holds_key(p_claim.states, f.state)
   ) or exists (
+    select from awa.dlq_entries e where e.job_id = p_claim.job_id and awa.holds_key(p_claim.states, 'failed')
+  ) or exists (
     -- Where it came back to, and where it first was.
     select from awa.log_jobs j
     where j.job_id = p_claim.job_id and j.job_id <> j.pos and awa.holds_key(p_claim.states, j.state)
@@ -2885,6 +2887,7 @@ begin
     where r.slot = p_slot and r.job_id = u.job_id and awa.holds_key(u.states, 'completed')
       and not exists (select from awa.deferred_jobs d where d.job_id = u.job_id)
       and not exists (select from awa.finished_jobs f where f.job_id = u.job_id)
+      and not exists (select from awa.dlq_entries e where e.job_id = u.job_id)
       and not exists (select from awa.leases x where x.job_id = u.job_id)
       and not exists (
         select from awa.ready_entries n where n.job_id = u.job_id and n.job_id <> n.pos and n.slot <> p_slot
@@ -5119,6 +5122,7 @@ declare
 begin
   delete from awa.dlq_entries e where e.job_id = any (p_job_ids);
   get diagnostics v_gone = row_count;
+  perform awa.release_unique(p_job_ids);
   return v_gone;
 end
 $$;
