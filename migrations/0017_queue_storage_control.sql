@@ -456,3 +456,90 @@ end
 $$;
 
 revoke execute on function awa.drain_deferred(text, bigint, integer, timestamptz) from public;
+
+-- Cancels up to p_limit jobs that wait in the log at positions after p_after, and were there when p_bound was the last one
+-- given out; null takes the bound now. Under the locks of the queue's lanes the newest cursor rows say which those are.
+create function awa.drain_ready(
+  p_queue text,
+  p_after bigint,
+  p_bound bigint,
+  p_limit integer,
+  p_now timestamptz,
+  out cancelled integer,
+  out bound bigint,
+  out last bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_bound constant bigint := coalesce(p_bound, (select s.last_value from awa.pos_seq s));
+  v_lanes constant bigint[] := awa.lock_queue(p_queue, '{}');
+  v_rows awa.ready_entries[];
+begin
+  -- A statement after the locks: what the last claim took is seen to be taken.
+  v_rows := array(
+    select w.entry
+    from (select distinct on (n.lane_id) n.* from awa.lanes n where n.lane_id = any (v_lanes)) l
+    left join lateral (
+      select b.cursor_pos, b.pending_xids, b.pending_after
+      from awa.claim_batches b
+      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+    cross join lateral (
+      (
+        select r.pos, r as entry
+        from awa.ready_entries r
+        where r.lane_id = l.lane_id and r.pos > greatest(c.cursor_pos, p_after, 0) and r.pos <= v_bound
+          and not exists (
+            select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+          )
+        order by r.pos limit p_limit
+      )
+      union all
+      (
+        select r.pos, r
+        from unnest(c.pending_xids, c.pending_after) p(xid, after)
+        join awa.ready_entries r on r.lane_id = l.lane_id and r.xid = p.xid
+          and r.pos > greatest(p.after, p_after) and r.pos <= least(c.cursor_pos, v_bound)
+        where not exists (
+          select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+        )
+        order by r.pos limit p_limit
+      )
+    ) w
+    order by w.pos limit p_limit
+  );
+  cancelled := cardinality(v_rows);
+  drain_ready.bound := v_bound;
+  drain_ready.last := v_rows[cardinality(v_rows)].pos;
+  if cancelled = 0 then
+    return;
+  end if;
+  perform awa.give_up(
+    array(
+      select (r.job_id, 'log', 'available', r.slot, r.lane_id, r.pos, null, null, null, null, null)::awa.job_home
+      from unnest(v_rows) r
+    ),
+    v_now
+  );
+  perform awa.place(
+    array(
+      select (
+        r.job_id, 'cancelled', r.run_at, r.created_at, null, r.run_lease, l.priority, l.shard, r.attempt,
+        r.max_attempts, l.queue, r.kind, r.args, r.envelope, null
+      )::awa.successor
+      from unnest(v_rows) r
+      cross join lateral (select * from awa.lanes n where n.lane_id = r.lane_id limit 1) l
+    ),
+    v_now
+  );
+end
+$$;
+
+revoke execute on function awa.drain_ready(text, bigint, bigint, integer, timestamptz) from public;

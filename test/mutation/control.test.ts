@@ -215,3 +215,44 @@ rule(server, "jobs of a paused queue stay where they are, the others are promote
     }
   }
 })
+
+/** A claim takes jobs while somebody empties the queue. */
+rule(server, "what a claim takes while its queue is drained is not cancelled", {
+  gates: [inClaim("select pg_current_snapshot() as s,", "select test_gate.pass(pg_current_snapshot()) as s,")],
+  scenario: async (world) => {
+    const session = await world.session()
+    const claimer = await claimerOf(world)
+    const operator = await world.session()
+    const ledger = new Ledger()
+    await enqueue(session, 3)
+    await world.closeGate()
+    const claiming = claim(claimer, { limit: 2 })
+    await world.waitsOrEnds(claimer, claiming)
+    const draining = operator.query("select * from awa.drain_ready('default', null, null, 100, null)")
+    await world.waitsOrEnds(operator, draining)
+    await world.openGate()
+    const jobs = (await claiming).map(({ job }) => job)
+    await draining
+    const both = await session.query("select from awa.finished_jobs where job_id = any ($1::bigint[])", jobs)
+    await drain(session, ledger)
+    return both.length > 0 ? ["job doubled"] : ledger.findings()
+  },
+  mutants: {
+    "without the lanes' locks": {
+      breaks: [{
+        within: "awa.drain_ready",
+        find: "awa.lock_queue(p_queue, '{}')",
+        replace: "array(select distinct l.lane_id from awa.lanes l where l.queue = p_queue)"
+      }],
+      shows: ["job doubled"]
+    },
+    "the rows are only written down as cancelled": {
+      breaks: [{
+        within: "awa.drain_ready",
+        find: "perform awa.give_up(",
+        replace: "perform ("
+      }],
+      shows: ["job doubled"]
+    }
+  }
+})

@@ -337,12 +337,16 @@ export const drain = (
     yield* operator.checkName("queue", queue)
     yield* operator.checkOptions("options", options, ["chunkSize"])
     const limit = yield* operator.chunkSize("chunkSize", options.chunkSize)
-    return yield* drainDeferred(queue, limit)
+    // What is promoted in between is found in the log.
+    const deferred = yield* drainDeferred(queue, limit)
+    return deferred + (yield* drainReady(queue, limit))
   })
 
 interface Drained {
   readonly cancelled: string
   readonly bound: string
+  /** The position where the next piece begins. */
+  readonly last?: string | null
 }
 
 const drainDeferred = (queue: string, limit: number) =>
@@ -360,6 +364,28 @@ const drainDeferred = (queue: string, limit: number) =>
       bound = row!.bound
       total += Number(row!.cancelled)
       if (Number(row!.cancelled) < limit) return total
+    }
+  })
+
+const drainReady = (queue: string, limit: number) =>
+  Effect.gen(function*() {
+    let bound: string | null = null
+    let last: string | null = null
+    let total = 0
+    for (;;) {
+      const now: string | null = yield* operator.now
+      const rows: ReadonlyArray<Drained> = yield* alone<Drained>(
+        { queue, operation: "drain", done: false },
+        ({ engine }) =>
+          `select ${operator.columns(["cancelled", "bound", "last"])} ` +
+          `from "${engine}".drain_ready($1, $2::bigint, $3::bigint, $4::integer, $5::timestamptz)`,
+        [queue, last, bound, limit, now]
+      )
+      const row: Drained = rows[0]!
+      bound = row.bound
+      last = row.last ?? null
+      total += Number(row.cancelled)
+      if (Number(row.cancelled) < limit) return total
     }
   })
 

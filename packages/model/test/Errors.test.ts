@@ -213,7 +213,16 @@ describe("roles with least privileges", () => {
         yield* Effect.forEach([enqueue, read, write, Migrations.verify], (effect) => state<unknown>(effect, "reader")),
         ["PermissionDenied", "ok", "42501", "ok"]
       )
-      const looking = ["dlq_depth", "dlq_depth_of", "dlq_get", "dlq_list", "job", "list_jobs", "queue_depths", "queue_settings"]
+      const looking = [
+        "dlq_depth",
+        "dlq_depth_of",
+        "dlq_get",
+        "dlq_list",
+        "job",
+        "list_jobs",
+        "queue_depths",
+        "queue_settings"
+      ]
       assert.deepStrictEqual(yield* Effect.provide(powers, as("reader")), looking)
 
       // Who may do what to queues and dead letters.

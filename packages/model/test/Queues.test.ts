@@ -146,7 +146,8 @@ describe("pause", () => {
       assert.isTrue(Exit.isFailure(exit))
       assert.strictEqual(yield* claimed("a"), 0)
       assert.deepStrictEqual(
-        yield* sql`select count(*)::int as n from pg_locks where locktype = 'advisory' and pid <> pg_backend_pid()`,
+        yield* sql`select count(*)::int as n from pg_locks
+          where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`,
         [{ n: 0 }]
       )
     }).pipe(Effect.provide(MigratedLive())))
@@ -349,6 +350,49 @@ describe("drain", () => {
       assert.deepStrictEqual(yield* states("other"), { scheduled: 1 })
       assert.deepStrictEqual(yield* end(running, "completed"), ["accepted"])
       assert.strictEqual(yield* Queues.drain("q"), 0)
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("cancels what waits in the log, whatever its priority, and none of it is ever given out", () =>
+    Effect.gen(function*() {
+      yield* Queues.pause("q")
+      for (const priority of [1, 2, 4] as const) yield* Work.enqueueMany([1, 2, 3], { queue: "q", priority })
+      yield* Work.enqueueMany([1], { queue: "other" })
+      yield* Work.enqueueMany([1, 2], { queue: "q", delay: "1 hour" })
+      assert.strictEqual(yield* Queues.drain("q", { chunkSize: 4 }), 11)
+      assert.deepStrictEqual(yield* states("q"), { cancelled: 11 })
+      yield* Queues.resume("q")
+      assert.strictEqual(yield* claimed("q"), 0)
+      const [later] = yield* Work.enqueueMany([4], { queue: "q" })
+      assert.deepStrictEqual((yield* claim("q")).map(({ job }) => job.id), [later])
+      assert.deepStrictEqual(yield* states("other"), { available: 1 })
+      const { counts } = yield* Queues.depth("q")
+      assert.deepStrictEqual([counts.available, counts.cancelled, counts.running], [0, 11, 1])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("leaves alone what runs, and what was still being enqueued", () =>
+    Effect.gen(function*() {
+      const written = yield* Deferred.make<void>()
+      const gate = yield* Deferred.make<void>()
+      const late = yield* Work.enqueueMany([1, 2], { queue: "q" }).pipe(
+        Effect.tap(() => Deferred.succeed(written, undefined)),
+        Effect.tap(() => Deferred.await(gate)),
+        Database.transaction,
+        Effect.fork
+      )
+      yield* Deferred.await(written)
+      yield* Work.enqueueMany([3, 4, 5], { queue: "q" })
+      const running = yield* claim("q", 1)
+      assert.strictEqual(yield* Queues.drain("q"), 2)
+      assert.deepStrictEqual(yield* states("q"), { cancelled: 2, running: 1 })
+      yield* Deferred.succeed(gate, undefined)
+      const ids = yield* Fiber.join(late)
+      assert.deepStrictEqual(yield* end(running, "completed"), ["accepted"])
+      assert.strictEqual((yield* Queues.depth("q")).counts.available, 2)
+      // Rows that the cursor has passed over wait, too.
+      assert.strictEqual(yield* Queues.drain("q", { chunkSize: 1 }), 2)
+      assert.strictEqual(yield* claimed("q"), 0)
+      assert.strictEqual(ids.length, 2)
+      assert.deepStrictEqual(yield* states("q"), { cancelled: 4, completed: 1 })
     }).pipe(Effect.provide(MigratedLive())))
 
   it.effect("waits for whoever changes a job, but not for long", () =>

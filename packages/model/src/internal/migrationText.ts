@@ -115,7 +115,16 @@ export const privileged: ReadonlyArray<string> = [
 ]
 
 /** What looks at queues and dead letters. */
-const looking = ["job", "list_jobs", "queue_settings", "queue_depths", "dlq_list", "dlq_get", "dlq_depth", "dlq_depth_of"]
+const looking = [
+  "job",
+  "list_jobs",
+  "queue_settings",
+  "queue_depths",
+  "dlq_list",
+  "dlq_get",
+  "dlq_depth",
+  "dlq_depth_of"
+]
 
 /** What changes queues and dead letters. */
 const operating = [
@@ -130,6 +139,7 @@ const operating = [
   "set_queue_retention",
   "set_queue_dlq",
   "drain_deferred",
+  "drain_ready",
   "dlq_move",
   "dlq_retry",
   "dlq_retry_chunk",
