@@ -289,6 +289,31 @@ create index finished_jobs_by_state on awa.finished_jobs (state, finished_at, jo
 create index finished_jobs_by_id on awa.finished_jobs (state, job_id);
 create index finished_jobs_by_queue on awa.finished_jobs (queue, state, finished_at);
 
+-- Jobs that failed and were set aside for somebody to look at. `dlq_at` is cut to milliseconds, so that whoever read it
+-- can go on from there.
+create table awa.dlq_entries (
+  job_id bigint primary key,
+  dlq_at timestamptz not null check (dlq_at = date_trunc('milliseconds', dlq_at)),
+  reason text not null check (char_length(reason) between 1 and 200),
+  finished_at timestamptz not null,
+  run_at timestamptz not null,
+  created_at timestamptz not null,
+  attempted_at timestamptz,
+  run_lease bigint not null,
+  priority smallint not null,
+  shard smallint not null,
+  attempt smallint not null,
+  max_attempts smallint not null,
+  queue text not null,
+  kind text not null,
+  args jsonb not null,
+  envelope jsonb
+);
+
+create index dlq_entries_by_age on awa.dlq_entries (dlq_at, job_id);
+create index dlq_entries_by_queue on awa.dlq_entries (queue, dlq_at, job_id);
+create index dlq_entries_by_kind on awa.dlq_entries (kind, dlq_at, job_id);
+
 -- Lanes are named by a 63-bit hash that is the same on every platform and version.
 create function awa.lane_id(p_queue text, p_priority integer, p_shard integer) returns bigint
 language sql immutable strict parallel safe
@@ -403,7 +428,8 @@ as $$
         where b.lane_id = l.lane_id and b.cursor_pos is not null order by b.batch_id desc limit 1
       ) c),
       (select max(d.job_id) from awa.deferred_jobs d),
-      (select max(f.job_id) from awa.finished_jobs f)
+      (select max(f.job_id) from awa.finished_jobs f),
+      (select max(q.job_id) from awa.dlq_entries q)
     ) > (select s.last_value from awa.pos_seq s) then 'pos_seq'
     when (select b.batch_id from awa.claim_batches b order by b.batch_id desc limit 1)
       > (select s.last_value from awa.batch_seq s) then 'batch_seq'

@@ -199,6 +199,15 @@ begin
 end
 $$;
 
+-- Stable, too: a claim must not decide this before it holds the lane's lock, or a pause that waited for it is not seen.
+create function awa.is_paused(p_queue text) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (select from awa/*control*/.queues q where q.name = p_queue and q.paused_at is not null);
+end
+$$;
+
 -- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order. For every
 -- p_aging_ms that a job has waited its number counts one less, down to 1; null or 0: it does not. Of a queue with several
 -- shards it takes only the lanes it gets without waiting for another claim; a row without jobs says that others were
@@ -308,6 +317,7 @@ begin
         or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
+    where not awa.is_paused(p_queue)
   ),
   -- Transactions that were pending and have ended since.
   finished as materialized (
@@ -602,7 +612,7 @@ begin
   return query
   select q.queue
   from unnest(p_queues) q(queue)
-  where exists (
+  where not awa.is_paused(q.queue) and exists (
     select
     from (select distinct l.lane_id from awa.lanes l where l.queue = q.queue) l
     left join lateral (

@@ -17,11 +17,12 @@ create type awa.successor as (
   queue text,
   kind text,
   args jsonb,
-  envelope jsonb
+  envelope jsonb,
+  dlq_reason text -- why a failed job is a dead letter; null when it is none
 );
 
--- Writes jobs where they belong now: the ended ones to finished_jobs, those that are due to the log, the rest to
--- deferred_jobs. Answers the jobs as they were written: one whose unique key was taken meanwhile has become cancelled.
+-- Writes jobs where they belong now: the ended ones to finished_jobs or dlq_entries, those that are due to the log,
+-- the rest to deferred_jobs. Answers the jobs as they were written: one whose unique key was taken meanwhile has become cancelled.
 create function awa.place(p_jobs awa.successor[], p_now timestamptz) returns awa.successor[]
 language plpgsql
 as $$
@@ -44,7 +45,17 @@ begin
     j.job_id, j.state, p_now, j.run_at, j.created_at, j.attempted_at, j.run_lease, j.priority, j.shard, j.attempt,
     j.max_attempts, j.queue, j.kind, j.args, j.envelope
   from unnest(p_jobs) j
-  where j.state in ('completed', 'failed', 'cancelled');
+  where j.state in ('completed', 'failed', 'cancelled') and j.dlq_reason is null;
+
+  insert into awa.dlq_entries (
+    job_id, dlq_at, reason, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt,
+    max_attempts, queue, kind, args, envelope
+  )
+  select
+    j.job_id, date_trunc('milliseconds', p_now), j.dlq_reason, p_now, j.run_at, j.created_at, j.attempted_at,
+    j.run_lease, j.priority, j.shard, j.attempt, j.max_attempts, j.queue, j.kind, j.args, j.envelope
+  from unnest(p_jobs) j
+  where j.dlq_reason is not null;
 
   insert into awa.deferred_jobs (
     job_id, state, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
@@ -109,6 +120,19 @@ as $$
     )
 $$;
 
+-- Whether what fails in a queue becomes a dead letter: what an operator said of the queue decides, then what the caller
+-- was told of it, then what it was told of all. p_policy: {"enabled"?: boolean, "queues"?: {name: boolean}}.
+create function awa.is_dead_lettered(p_queue text, p_policy jsonb) returns boolean
+language sql stable
+as $$
+  select coalesce(
+    (select q.dlq from awa/*control*/.queues q where q.name = p_queue),
+    (p_policy -> 'queues' -> p_queue)::boolean,
+    (p_policy -> 'enabled')::boolean,
+    false
+  )
+$$;
+
 -- Where a job goes when its attempt ends. A success is written down only when the log does not keep it.
 create function awa.successor_of(
   p_entry awa.ready_entries,
@@ -118,7 +142,8 @@ create function awa.successor_of(
   p_delay_ms bigint,
   p_error text,
   p_progress jsonb,
-  p_now timestamptz
+  p_now timestamptz,
+  p_dlq jsonb
 ) returns awa.successor
 language plpgsql
 as $$
@@ -168,6 +193,9 @@ begin
   v_job.kind := p_entry.kind;
   v_job.args := p_entry.args;
   v_job.envelope := v_envelope;
+  if v_failed and awa.is_dead_lettered(p_lane.queue, p_dlq) then
+    v_job.dlq_reason := case when v_exhausted then 'max_attempts_exhausted' else 'terminal_error' end;
+  end if;
   return v_job;
 end
 $$;
@@ -191,6 +219,7 @@ create function awa.close_evicted(
   p_owners uuid[],
   p_asked jsonb,
   p_now timestamptz,
+  p_dlq jsonb,
   out ended text[],
   out successors awa.successor[]
 )
@@ -216,7 +245,8 @@ as $$
     array_agg(concat(e.batch, '/', e.nonce, '/', e.member)),
     array_agg(
       awa.successor_of(
-        r, l, e.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, e.last_progress), p_now
+        r, l, e.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, e.last_progress), p_now,
+        p_dlq
       ) order by e.ordinal
     )
   from ended e
@@ -230,6 +260,7 @@ $$;
 -- p_completed: [{"slot", "batch", "nonce", "members": [..]}]: attempts that ended well.
 -- p_ended: [{"slot", "batch", "nonce", "member", "act", "delay_ms"?, "error"?, "progress"?}]: all others. Among them the
 -- successes of jobs with a unique key, as act `complete`: their keys are let go.
+-- p_dlq: where jobs go that fail, see is_dead_lettered.
 -- rejected: [[slot, "batch", "nonce", member, verdict], ..] of those not accepted: `repeated` when the same act of the attempt's
 -- owner was recorded before, else `refused`. Null when all were accepted.
 create function awa.close_attempts(
@@ -237,6 +268,7 @@ create function awa.close_attempts(
   p_completed jsonb,
   p_ended jsonb,
   p_now timestamptz,
+  p_dlq jsonb default null,
   out rejected jsonb,
   out successors awa.successor[]
 )
@@ -267,7 +299,8 @@ begin
         ),
         '[]'
       ),
-      p_now
+      p_now,
+      p_dlq
     ) c;
     if close_attempts.successors is not null then
       close_attempts.successors := awa.place(close_attempts.successors, p_now);
@@ -345,7 +378,8 @@ begin
         perform awa.release_completed(v_slot, p_ended, v_accepted);
       end if;
       select array_agg(
-        awa.successor_of(r, l, b.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, x.progress), p_now)
+        awa.successor_of(r, l, b.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, x.progress), p_now,
+          p_dlq)
         order by r.job_id
       )
       into v_successors
@@ -378,7 +412,13 @@ $$;
 
 -- Ends attempts of one owner. One lock an owner, not a batch: thousands of batch locks would fill the lock table.
 -- Answers close_attempts' rejected.
-create function awa.complete(p_owner uuid, p_completed jsonb, p_ended jsonb, p_now timestamptz) returns jsonb
+create function awa.complete(
+  p_owner uuid,
+  p_completed jsonb,
+  p_ended jsonb,
+  p_now timestamptz,
+  p_dlq jsonb default null
+) returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -391,9 +431,9 @@ begin
   -- A statement of its own: its snapshot shows what the last holder of the lock committed.
   return (
     select c.rejected
-    from awa.close_attempts(array[p_owner], p_completed, p_ended, coalesce(p_now, clock_timestamp())) c
+    from awa.close_attempts(array[p_owner], p_completed, p_ended, coalesce(p_now, clock_timestamp()), p_dlq) c
   );
 end
 $$;
 
-revoke execute on function awa.complete(uuid, jsonb, jsonb, timestamptz) from public;
+revoke execute on function awa.complete(uuid, jsonb, jsonb, timestamptz, jsonb) from public;

@@ -177,7 +177,7 @@ as $$
 $$;
 
 -- Takes attempts back. p_reason: stale_heartbeat, with p_age_ms the staleness, or deadline_exceeded, with p_age_ms 0.
--- p_frontier: every lower batch is settled. Answers the rescued jobs as [["job id", state], ..] and whether the pass was
+-- p_frontier: every lower batch is settled. p_dlq: see is_dead_lettered. Answers the rescued jobs as [["job id", state], ..] and whether the pass was
 -- full. Batches below `settled` were old enough to be decided by this pass, but for those of claims under way: when
 -- every transaction up to `xid` has ended (`xmin` of a later pass tells), those below both passes' `settled` are decided.
 create function awa.rescue(
@@ -186,6 +186,7 @@ create function awa.rescue(
   p_frontier bigint,
   p_limit integer,
   p_now timestamptz,
+  p_dlq jsonb default null,
   out rescued jsonb,
   out complete boolean,
   out settled bigint,
@@ -251,13 +252,13 @@ begin
 
   if v_ended is not null then
     begin
-      select c.successors into v_jobs from awa.close_attempts(v_owners, '[]', v_ended, v_now) c;
+      select c.successors into v_jobs from awa.close_attempts(v_owners, '[]', v_ended, v_now, p_dlq) c;
     exception when others then
       -- One job that cannot be written must not keep the others from being rescued.
       for v_one in select jsonb_array_elements(v_ended) loop
         begin
           select c.successors into v_some
-          from awa.close_attempts(v_owners, '[]', jsonb_build_array(v_one), v_now) c;
+          from awa.close_attempts(v_owners, '[]', jsonb_build_array(v_one), v_now, p_dlq) c;
           v_jobs := v_jobs || v_some;
         exception when others then
           rescue.complete := false;
@@ -278,30 +279,25 @@ begin
 end
 $$;
 
-revoke execute on function awa.rescue(text, bigint, bigint, integer, timestamptz) from public;
+revoke execute on function awa.rescue(text, bigint, bigint, integer, timestamptz, jsonb) from public;
 
--- Moves up to p_limit due jobs to their queues, the longest due first; answers how many.
+-- Moves up to p_limit due jobs to their queues, the longest due first; answers how many. Those of paused queues stay.
 create function awa.promote(p_limit integer, p_now timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_due constant bigint[] := awa.lock_due(p_limit, v_now);
   v_jobs awa.successor[];
 begin
   with due as (
     delete from awa.deferred_jobs d
-    where d.job_id in (
-      select j.job_id from awa.deferred_jobs j
-      where j.run_at <= v_now
-      order by j.run_at, j.job_id
-      limit p_limit
-      for update skip locked
-    )
+    where d.job_id = any (v_due)
     returning d.*
   )
   select array_agg(
     (d.job_id, 'available', d.run_at, d.created_at, d.attempted_at, d.run_lease, d.priority, d.shard, d.attempt,
-      d.max_attempts, d.queue, d.kind, d.args, d.envelope)::awa.successor
+      d.max_attempts, d.queue, d.kind, d.args, d.envelope, null)::awa.successor
     order by d.run_at, d.job_id
   )
   into v_jobs

@@ -100,6 +100,18 @@ select
   f.envelope ->> 'ordering_key' as ordering_key
 from awa.finished_jobs f;
 
+create view awa.dlq_job_rows as
+select
+  q.job_id as id, q.kind, q.queue, q.args, 'failed'::awa/*control*/.job_state as state, q.priority,
+  q.attempt::integer, q.max_attempts, q.run_lease, q.run_at, q.attempted_at, null::timestamptz as heartbeat_at,
+  null::timestamptz as deadline_at, q.finished_at as finalized_at, q.created_at,
+  coalesce(q.envelope -> 'errors', '[]') as errors,
+  coalesce(q.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(q.envelope -> 'tags')), '{}') as tags,
+  q.envelope -> 'progress' as progress,
+  q.envelope ->> 'ordering_key' as ordering_key
+from awa.dlq_entries q;
+
 create view awa/*control*/.jobs as
 select
   j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
@@ -111,4 +123,6 @@ select * from awa.evicted_job_rows
 union all
 select * from awa.deferred_job_rows
 union all
-select * from awa.finished_job_rows;
+select * from awa.finished_job_rows
+union all
+select * from awa.dlq_job_rows;

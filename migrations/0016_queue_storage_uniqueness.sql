@@ -363,6 +363,8 @@ begin
   return exists (
     select from awa.finished_jobs f where f.job_id = p_claim.job_id and awa.holds_key(p_claim.states, f.state)
   ) or exists (
+    select from awa.dlq_entries e where e.job_id = p_claim.job_id and awa.holds_key(p_claim.states, 'failed')
+  ) or exists (
     -- Where it came back to, and where it first was.
     select from awa.log_jobs j
     where j.job_id = p_claim.job_id and j.job_id <> j.pos and awa.holds_key(p_claim.states, j.state)
@@ -386,6 +388,7 @@ begin
     where r.slot = p_slot and r.job_id = u.job_id and awa.holds_key(u.states, 'completed')
       and not exists (select from awa.deferred_jobs d where d.job_id = u.job_id)
       and not exists (select from awa.finished_jobs f where f.job_id = u.job_id)
+      and not exists (select from awa.dlq_entries e where e.job_id = u.job_id)
       and not exists (select from awa.leases x where x.job_id = u.job_id)
       and not exists (
         select from awa.ready_entries n where n.job_id = u.job_id and n.job_id <> n.pos and n.slot <> p_slot

@@ -297,7 +297,7 @@ begin
     v_before := array(
       select (
         r.job_id, 'available', r.run_at, r.created_at, null, r.run_lease, l.priority, l.shard, r.attempt,
-        r.max_attempts, l.queue, r.kind, r.args, r.envelope
+        r.max_attempts, l.queue, r.kind, r.args, r.envelope, null
       )::awa.successor
       from unnest(v_waiting) h
       join awa.ready_entries r on r.slot = h.slot and r.lane_id = h.lane_id and r.pos = h.pos
@@ -324,7 +324,7 @@ begin
     )
     select array_agg((
       d.job_id, d.state, d.run_at, d.created_at, d.attempted_at, d.run_lease, d.priority, d.shard, d.attempt,
-      d.max_attempts, d.queue, d.kind, d.args, d.envelope
+      d.max_attempts, d.queue, d.kind, d.args, d.envelope, null
     )::awa.successor)
     into v_some
     from gone d;
@@ -343,7 +343,7 @@ begin
     )
     select array_agg((
       f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
-      f.max_attempts, f.queue, f.kind, f.args, f.envelope
+      f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
     )::awa.successor)
     into v_some
     from gone f;

@@ -436,7 +436,7 @@ begin
   )
   select array_agg(
     (l.job_id, 'available', l.run_at, l.created_at, null, l.run_lease, n.priority, n.shard, l.attempt, l.max_attempts,
-      n.queue, l.kind, l.args, l.envelope)::awa.successor
+      n.queue, l.kind, l.args, l.envelope, null)::awa.successor
     order by l.pos
   )
   into v_jobs

@@ -31,7 +31,9 @@ begin
     union all
     select * from awa.deferred_job_rows d where d.id = p_id
     union all
-    select * from awa.finished_job_rows f where f.id = p_id;
+    select * from awa.finished_job_rows f where f.id = p_id
+    union all
+    select * from awa.dlq_job_rows q where q.id = p_id;
   end if;
 end
 $$;
@@ -331,6 +333,14 @@ begin
         and (p_kind is null or f.kind = p_kind) and (p_queue is null or f.queue = p_queue)
         and (p_tag is null or p_tag = any (f.tags))
       order by f.id desc limit v_limit
+    )
+    union all
+    (
+      select * from awa.dlq_job_rows q
+      where (p_state is null or p_state = 'failed') and q.id < v_before
+        and (p_kind is null or q.kind = p_kind) and (p_queue is null or q.queue = p_queue)
+        and (p_tag is null or p_tag = any (q.tags))
+      order by q.id desc limit v_limit
     )
   ) j
   order by j.id desc limit v_limit;

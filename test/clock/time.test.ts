@@ -3,7 +3,7 @@
  */
 import { Jobs, TestDatabase } from "@awa/testing"
 import { assert, describe, it } from "@effect/vitest"
-import { Awa, Job, JobResult, StorageEngine, TimeSource } from "awa"
+import { Awa, Dlq, Job, JobError, JobResult, Queues, StorageEngine, TimeSource } from "awa"
 import { Clock, Duration, Effect, Layer, TestClock } from "effect"
 import { start } from "../worker/support/worker.js"
 
@@ -235,5 +235,31 @@ describe("time", () => {
       const job = yield* Jobs.get(id)
       assert.deepInclude(job, { state: "completed", attempt: 2 })
       assertSoonAfter(job.attemptedAt, 90)
+    }).pipe(Effect.scoped, Effect.provide(TestLive)))
+
+  it.scoped("dead letters are kept as long as the worker, or the operator, said", () =>
+    Effect.gen(function*() {
+      const it = yield* started(worker.pipe(
+        Awa.queue("brief", { pollInterval: "5 seconds" }),
+        Awa.dlq({ enabled: true, retention: "2 minutes", cleanupInterval: "5 seconds" }),
+        Awa.handle(Tick, () => Effect.fail(JobError.terminal("no")))
+      ))
+      yield* Queues.setDlq("brief", { retention: "30 seconds" })
+      yield* Tick.enqueue({})
+      yield* Tick.enqueue({}, { queue: "brief" })
+      yield* stepUntil(it, () => it.signals.flushed().length === 2)
+      const purged = () => it.signals.all("purged").reduce((sum, { count }) => sum + count, 0)
+      assert.deepStrictEqual([yield* Dlq.depth(), purged()], [2, 0])
+      const gone = (count: number) =>
+        Effect.gen(function*() {
+          yield* stepUntil(it, () => purged() === count)
+          return (yield* Clock.currentTimeMillis) / 1_000
+        })
+      const brief = yield* gone(1)
+      assert.isTrue(brief > 30 && brief <= 30 + 4 * seconds, `gone after ${brief} seconds`)
+      assert.deepStrictEqual([...(yield* Dlq.depthByQueue)], [{ queue: "default", count: 1 }])
+      const other = yield* gone(2)
+      assert.isTrue(other > 120 && other <= 120 + 4 * seconds, `gone after ${other} seconds`)
+      assert.strictEqual(yield* Dlq.depth(), 0)
     }).pipe(Effect.scoped, Effect.provide(TestLive)))
 })

@@ -13,6 +13,12 @@ export {
    */
   Database,
   /**
+   * Dead letters: jobs that failed for good and were set aside.
+   *
+   * @since 0.1.0
+   */
+  Dlq,
+  /**
    * What can go wrong.
    *
    * @since 0.1.0
@@ -72,6 +78,12 @@ export {
    * @since 0.1.0
    */
   QueueStorage,
+  /**
+   * Pauses, empties and tunes queues, and tells how full they are.
+   *
+   * @since 0.1.0
+   */
+  Queues,
   /**
    * The port behind which jobs are stored.
    *

@@ -351,6 +351,36 @@ export class InvalidPartitionedQueue
 }
 
 /**
+ * A claim, or another operator, holds what an operation on a queue needs, and did not let go of it within two seconds.
+ *
+ * `done` tells whether the operation took effect nevertheless: a pause that did so could not make sure that the last
+ * claim that began before it has ended.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class QueueBusy extends Schema.TaggedError<QueueBusy>("@awa/model/Errors/QueueBusy")("QueueBusy", {
+  queue: Schema.String,
+  operation: Schema.String,
+  done: Schema.Boolean
+}) {
+  override get message(): string {
+    const what = this.done
+      ? "took effect, but a claim that began before it may still be under way"
+      : "did not get what it needs within two seconds: a claim or another operation holds it"
+    return `Operation "${this.operation}" on queue ${
+      JSON.stringify(this.queue)
+    } ${what}. Try again; if that does not ` +
+      "help, look in pg_stat_activity for transactions that idle."
+  }
+
+  /** Trying again may succeed. */
+  get isTransient(): boolean {
+    return true
+  }
+}
+
+/**
  * What an operation that sends statements to the database can fail with.
  *
  * @since 0.1.0
@@ -372,6 +402,7 @@ export type AwaError =
   | JobNotFound
   | JobNotInState
   | JobBusy
+  | QueueBusy
   | DatabaseFailure
   | SchemaOutdated
   | SchemaTooNew

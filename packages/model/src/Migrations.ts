@@ -158,8 +158,8 @@ export const verify: Effect.Effect<
  *
  * - `producer` enqueues jobs, and can do nothing else
  * - `worker` also claims, completes and maintains them
+ * - `operator` pauses, drains and tunes queues, handles dead letters, looks at jobs and changes them
  * - `reader` sees every job
- * - `operator` looks at jobs and changes them
  *
  * No role gets rights on tables to change them: the functions run with those of their owner.
  *
@@ -168,7 +168,7 @@ export const verify: Effect.Effect<
  */
 export const grants = (options: {
   readonly role: string
-  readonly as: "producer" | "worker" | "reader" | "operator"
+  readonly as: "producer" | "worker" | "operator" | "reader"
   readonly schemas?: Partial<StorageSchemas.Schemas> | undefined
 }): Effect.Effect<string, InvalidSetting> =>
   Effect.flatMap(schemasOf(options), (schemas) =>

@@ -12,11 +12,12 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Database from "./Database.js"
 import { ForeignDatabase, StorageInconsistent } from "./Errors.js"
+import * as queueOverrides from "./internal/queueOverrides.js"
 import type { Layout } from "./internal/storage/layout.js"
 import * as codec from "./internal/storage/queueCodec.js"
 import * as statements from "./internal/storage/queueStatements.js"
 import * as Reclaim from "./internal/storage/reclaim.js"
-import type { ClaimRequest, Rescued, Service, StorageError } from "./StorageEngine.js"
+import type { ClaimRequest, DeadLetterPolicy, Rescued, Service, StorageError } from "./StorageEngine.js"
 import { StorageEngine } from "./StorageEngine.js"
 import { type Schemas, StorageSchemas } from "./StorageSchemas.js"
 import { TimeSource } from "./TimeSource.js"
@@ -161,6 +162,8 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   const cancelRequestedRows = run<{ settled: number }>("cancel as requested", text.cancelRequested)
   const promoteRows = run<{ promoted: number }>("promote", text.promote)
   const sweepRows = run<{ released: number; last: string | null }>("let go of unique keys", text.sweepUnique)
+  const overrideRows = run<{ queue: string; overrides: string }>("look for overrides", text.overrides)
+  const cleanupRows = run<{ gone: number }>("clean up dead letters", text.dlqCleanup)
   const rescueRows = run<{ rescued: string; complete: boolean; settled: string; xid: string; xmin: string }>(
     "rescue",
     text.rescue
@@ -185,10 +188,23 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
     if (candidate === undefined && settled > frontier) candidate = { settled, xid: BigInt(pass.xid) }
   }
 
-  const rescue = (reason: Rescued["reason"], age: Duration.Duration, limit: number) =>
+  const rescue = (
+    reason: Rescued["reason"],
+    age: Duration.Duration,
+    limit: number,
+    deadLetters: DeadLetterPolicy | undefined
+  ) =>
     Effect.flatMap(
       now,
-      (at) => rescueRows(reason, Math.ceil(Duration.toMillis(age)), String(frontier), limit, at)
+      (at) =>
+        rescueRows(
+          reason,
+          Math.ceil(Duration.toMillis(age)),
+          String(frontier),
+          limit,
+          at,
+          codec.deadLetterPolicy(deadLetters)
+        )
     ).pipe(
       Effect.map(([row]) => {
         if (row === undefined) return []
@@ -235,12 +251,15 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   return {
     name: "queue_storage",
     claim,
-    complete: (owner, completions) =>
+    complete: (owner, completions, deadLetters) =>
       // What cannot be encoded is a defect of this effect, like whatever else goes wrong with it.
       Effect.suspend(() => {
         const firsts = codec.firsts(completions)
         const { completed, ended } = codec.completions(firsts?.values() ?? completions)
-        return Effect.flatMap(now, (at) => completeRows(owner, completed, ended, at)).pipe(
+        return Effect.flatMap(
+          now,
+          (at) => completeRows(owner, completed, ended, at, codec.deadLetterPolicy(deadLetters))
+        ).pipe(
           Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
         )
       }),
@@ -267,8 +286,18 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       ),
     promote: (limit) =>
       Effect.flatMap(now, (at) => promoteRows(limit, at)).pipe(Effect.map(([row]) => row?.promoted ?? 0)),
-    rescueStale: ({ limit, staleness }) => rescue("stale_heartbeat", staleness, limit),
-    rescueExpired: ({ limit }) => rescue("deadline_exceeded", Duration.zero, limit),
+    rescueStale: ({ deadLetters, limit, staleness }) => rescue("stale_heartbeat", staleness, limit, deadLetters),
+    rescueExpired: ({ deadLetters, limit }) => rescue("deadline_exceeded", Duration.zero, limit, deadLetters),
+    overrides: (queues) =>
+      Effect.map(overrideRows(queues), (rows) =>
+        rows.map(({ overrides: json, queue }) => {
+          const { overrides, refused } = queueOverrides.fromJson(json)
+          return { queue, ...overrides, refused }
+        })),
+    cleanupDeadLetters: ({ limit, retention }) =>
+      Effect.flatMap(now, (at) => cleanupRows(Math.ceil(Duration.toMillis(retention)), limit, at)).pipe(
+        Effect.map(([row]) => row?.gone ?? 0)
+      ),
     reclaim: (options) => Reclaim.reclaim(steps, { ...options, slots }),
     expire: ({ limit, retention: { cancelled, completed, failed } }) =>
       expire(...[completed, failed, cancelled].map((kept) => Math.ceil(Duration.toMillis(kept))), limit),

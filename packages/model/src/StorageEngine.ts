@@ -128,6 +128,32 @@ export interface Beat {
 }
 
 /**
+ * Whether jobs that fail for good become dead letters, as far as the caller was told: of single queues, and of all others.
+ * What an operator said of a queue comes before both.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface DeadLetterPolicy {
+  readonly enabled: boolean
+  readonly queues: { readonly [queue: string]: boolean }
+}
+
+/**
+ * What an operator overrides of the workers' settings of a queue. `refused` names what is stored but makes no sense.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface QueueOverrides {
+  readonly queue: string
+  readonly pollInterval?: Duration.Duration
+  readonly claimBatchSize?: number
+  readonly deadline?: Duration.Duration
+  readonly refused: ReadonlyArray<string>
+}
+
+/**
  * An attempt taken from a worker that stopped answering, or that ran past its deadline.
  *
  * @since 0.1.0
@@ -185,10 +211,14 @@ export interface Service {
    * An empty answer means that nothing was claimable at that moment.
    */
   readonly claim: (request: ClaimRequest) => Effect.Effect<ReadonlyArray<ClaimedJob>, StorageError>
-  /** Ends attempts of one owner, durably, in one transaction. Answers in the order of the input. */
+  /**
+   * Ends attempts of one owner, durably, in one transaction. Answers in the order of the input. Without a policy no job
+   * becomes a dead letter but where an operator said so.
+   */
   readonly complete: (
     owner: string,
-    completions: ReadonlyArray<Completion>
+    completions: ReadonlyArray<Completion>,
+    deadLetters?: DeadLetterPolicy
   ) => Effect.Effect<ReadonlyArray<Verdict>, StorageError>
   /** Says that attempts still run. Answers, in the order of the input, whether each is still the owner's. */
   readonly heartbeat: (owner: string, beats: ReadonlyArray<Beat>) => Effect.Effect<ReadonlyArray<boolean>, StorageError>
@@ -207,9 +237,23 @@ export interface Service {
   readonly rescueStale: (options: {
     readonly staleness: Duration.Duration
     readonly limit: number
+    readonly deadLetters?: DeadLetterPolicy
   }) => Effect.Effect<ReadonlyArray<Rescued>, StorageError>
   /** Takes back up to `limit` attempts that are past their deadline. */
-  readonly rescueExpired: (options: { readonly limit: number }) => Effect.Effect<ReadonlyArray<Rescued>, StorageError>
+  readonly rescueExpired: (options: {
+    readonly limit: number
+    readonly deadLetters?: DeadLetterPolicy
+  }) => Effect.Effect<ReadonlyArray<Rescued>, StorageError>
+  /** What operators override of these queues; nothing of those without overrides. Read-only. */
+  readonly overrides: (queues: ReadonlyArray<string>) => Effect.Effect<ReadonlyArray<QueueOverrides>, StorageError>
+  /**
+   * Throws away up to `limit` dead letters that were kept for longer than `retention`, or than an operator said of their
+   * queue; answers how many.
+   */
+  readonly cleanupDeadLetters: (options: {
+    readonly retention: Duration.Duration
+    readonly limit: number
+  }) => Effect.Effect<number, StorageError>
   /**
    * One pass over what the storage can give back: space of jobs that ended at least `retention.completed` ago. Each step
    * is a short transaction of its own; what cannot be done now is left to the next pass. New jobs go to another part of

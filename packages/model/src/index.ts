@@ -6,6 +6,11 @@ export * as Database from "./Database.js"
 /**
  * @since 0.1.0
  */
+export * as Dlq from "./Dlq.js"
+
+/**
+ * @since 0.1.0
+ */
 export * as Errors from "./Errors.js"
 
 /**
@@ -57,6 +62,11 @@ export * as Producer from "./Producer.js"
  * @since 0.1.0
  */
 export * as QueueStorage from "./QueueStorage.js"
+
+/**
+ * @since 0.1.0
+ */
+export * as Queues from "./Queues.js"
 
 /**
  * @since 0.1.0

@@ -1,5 +1,5 @@
 import { EmbeddedPostgres } from "@awa/embedded"
-import { Database, Errors, Job, JobAdmin, Migrations, Producer, Unique } from "@awa/model"
+import { Database, Dlq, Errors, Job, JobAdmin, JobRow, Migrations, Producer, Queues, Unique } from "@awa/model"
 import { SqlClient, SqlError } from "@effect/sql"
 import { type PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
@@ -153,12 +153,12 @@ describe("roles with least privileges", () => {
 
       yield* Effect.gen(function*() {
         yield* sql("revoke all on schema public from public; revoke temp, connect on database postgres from public")
-        for (const role of ["producer", "worker", "reader", "operator", "stranger", "odd \"role\""]) {
+        for (const role of ["producer", "worker", "operator", "reader", "stranger", "odd \"role\""]) {
           const name = `"${role.replaceAll("\"", "\"\"")}"`
           yield* sql(`create role ${name} login password '${role}'; grant connect on database postgres to ${name}`)
         }
         yield* Migrations.run()
-        for (const role of ["producer", "worker", "reader", "operator"] as const) {
+        for (const role of ["producer", "worker", "operator", "reader"] as const) {
           yield* sql(yield* Migrations.grants({ role, as: role }))
         }
         yield* sql(yield* Migrations.grants({ role: "odd \"role\"", as: "producer" }))
@@ -213,23 +213,72 @@ describe("roles with least privileges", () => {
         yield* Effect.forEach([enqueue, read, write, Migrations.verify], (effect) => state<unknown>(effect, "reader")),
         ["PermissionDenied", "ok", "42501", "ok"]
       )
-      assert.deepStrictEqual(yield* Effect.provide(powers, as("reader")), [])
-      const [id] = yield* Effect.provide(Note.enqueueMany([{ a: 1 }]), owner)
+      const looking = [
+        "dlq_depth",
+        "dlq_depth_of",
+        "dlq_get",
+        "dlq_list",
+        "job",
+        "list_jobs",
+        "queue_depths",
+        "queue_settings"
+      ]
+      assert.deepStrictEqual(yield* Effect.provide(powers, as("reader")), looking)
+
+      // Who may do what to queues and dead letters.
+      const id = JobRow.JobId.make(1n)
+      const operations: Record<string, Effect.Effect<unknown, unknown, SqlClient.SqlClient>> = {
+        pause: Queues.pause("new"),
+        resume: Queues.resume("new"),
+        drain: Queues.drain("new"),
+        setOverrides: Queues.setOverrides("new", {}),
+        setRetention: Queues.setRetention("new", {}),
+        setDlq: Queues.setDlq("new", {}),
+        move: Dlq.move(id, "r"),
+        bulkMove: Dlq.bulkMove({ all: true }, "r"),
+        revive: Dlq["retry"](id),
+        bulkRetry: Dlq.bulkRetry({ all: true }),
+        purge: Dlq.purge({ all: true }),
+        purgeOne: Dlq.purgeOne(id),
+        cleanup: Dlq.cleanup("1 day"),
+        settings: Queues.settings("new"),
+        list: Queues.list,
+        depth: Queues.depth(),
+        deadLetters: Dlq.list(),
+        deadLetter: Dlq.get(id),
+        dlqDepth: Dlq.depth("new")
+      }
+      const allowed = (role: string) =>
+        Effect.map(
+          Effect.forEach(Object.entries(operations), ([name, operation]) =>
+            Effect.map(state(operation, role), (result) => {
+              assert.include(["ok", "PermissionDenied"], result, `${role} ${name}`)
+              return result === "ok" ? [name] : []
+            })),
+          (names) => names.flat()
+        )
+      const seeing = ["settings", "list", "depth", "deadLetters", "deadLetter", "dlqDepth"]
+      assert.deepStrictEqual(yield* allowed("operator"), Object.keys(operations))
+      assert.deepStrictEqual(yield* allowed("worker"), ["cleanup", ...seeing])
+      assert.deepStrictEqual(yield* allowed("reader"), seeing)
+      assert.deepStrictEqual(yield* allowed("producer"), [])
+      assert.deepStrictEqual(yield* allowed("stranger"), [])
+      const [job] = yield* Effect.provide(Note.enqueueMany([{ a: 1 }]), owner)
       const administer = Effect.all([
-        JobAdmin.get(id!),
+        JobAdmin.get(job!),
         JobAdmin.list({ state: "available" }),
-        JobAdmin.requestCancel(id!),
-        JobAdmin.setPriority(id!, 1),
-        JobAdmin.cancel(id!),
-        JobAdmin.retryMany([id!])
+        JobAdmin.requestCancel(job!),
+        JobAdmin.setPriority(job!, 1),
+        JobAdmin.cancel(job!),
+        JobAdmin.retryMany([job!])
       ])
       assert.deepStrictEqual(
         yield* Effect.forEach([enqueue, administer, read, write], (effect) => state<unknown>(effect, "operator")),
         ["PermissionDenied", "ok", "ok", "42501"]
       )
       for (const role of ["producer", "reader", "stranger"]) {
-        assert.strictEqual(yield* state(JobAdmin.cancel(id!), role), "PermissionDenied")
-        assert.strictEqual(yield* state(JobAdmin.get(id!), role), "PermissionDenied")
+        assert.strictEqual(yield* state(JobAdmin.cancel(job!), role), "PermissionDenied")
+        assert.strictEqual(yield* state(JobAdmin.get(job!), role), role === "reader" ? "ok" : "PermissionDenied")
       }
       assert.deepStrictEqual(
         yield* Effect.forEach([enqueue, Migrations.verify, Migrations.run()], (effect) =>
@@ -281,7 +330,9 @@ describe("messages", () => {
       new Errors.MigrationChanged({ schema: "awa", version: 1, name: "x" }),
       new Errors.ForeignDatabase({ schema: "awa", expected: "1", found: "2" }),
       new Errors.StorageInconsistent({ schema: "awa", detail: "x" }),
-      new Errors.InvalidSetting({ setting: "s", value: { a: 1 }, reason: "must be b" })
+      new Errors.InvalidSetting({ setting: "s", value: { a: 1 }, reason: "must be b" }),
+      new Errors.QueueBusy({ queue: "q", operation: "drain", done: false }),
+      new Errors.QueueBusy({ queue: "q", operation: "pause", done: true })
     ].map(({ message }) => message)
     assert.deepStrictEqual(messages, [
       "Job \"k\" (index 3 of the call) cannot be enqueued. payload.a: is wrong",
@@ -290,7 +341,11 @@ describe("messages", () => {
       "Migration 1 (x) was applied to schema \"awa\" with other contents than this version of the library has. Use the version of the library that applied it; nothing was changed.",
       "The jobs in schema \"awa\" belong to the database cluster 1, this is 2: they were restored from a dump or replicated. Connect to the cluster they belong to, or adopt them here.",
       "The stored jobs in schema \"awa\" are inconsistent: x. Stop the workers and report this with the server's log.",
-      "Invalid setting s ({\n  \"a\": 1\n}): must be b"
+      "Invalid setting s ({\n  \"a\": 1\n}): must be b",
+      "Operation \"drain\" on queue \"q\" did not get what it needs within two seconds: a claim or another operation " +
+      "holds it. Try again; if that does not help, look in pg_stat_activity for transactions that idle.",
+      "Operation \"pause\" on queue \"q\" took effect, but a claim that began before it may still be under way. " +
+      "Try again; if that does not help, look in pg_stat_activity for transactions that idle."
     ])
   })
 

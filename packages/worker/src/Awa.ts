@@ -109,6 +109,12 @@ export type CompletionOptions = Settings.CompletionOptions
  * @since 0.1.0
  * @category models
  */
+export type DlqOptions = Settings.DlqOptions
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
 export type ShutdownOptions = Settings.ShutdownOptions
 
 /**
@@ -287,6 +293,33 @@ export const completion = (options: CompletionOptions) =>
   self: Builder<E, R, Kinds>
 ): Builder<E, R, Kinds> =>
   internal.modify(self, (parts) => ({ ...parts, completion: { ...parts.completion, ...options } }))
+
+/**
+ * What becomes of jobs that fail for good: whether they are set aside as dead letters, and how long those are kept. A
+ * queue may say otherwise (`Awa.queue`), and what an operator says of a queue in the database comes before both.
+ *
+ * The end of an attempt follows the settings of the worker that ran it; an attempt that is taken back from a worker that
+ * is gone, those of the worker that leads. So let all workers of a queue say the same.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const dlq = (options: DlqOptions) =>
+<E, R, Kinds extends string>(
+  self: Builder<E, R, Kinds>
+): Builder<E, R, Kinds> => internal.modify(self, (parts) => ({ ...parts, dlq: { ...parts.dlq, ...options } }))
+
+/**
+ * How often the worker looks for what operators override of its queues' settings (`Queues.setOverrides`). Default 10
+ * seconds, at least 50 milliseconds.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const overrideRefresh = (interval: Duration.DurationInput) =>
+<E, R, Kinds extends string>(
+  self: Builder<E, R, Kinds>
+): Builder<E, R, Kinds> => internal.modify(self, (parts) => ({ ...parts, overrideRefresh: interval }))
 
 /**
  * How long stopping may take.

@@ -107,6 +107,20 @@ export class InvalidCompletionBatchSize extends Data.TaggedError("InvalidComplet
  * @since 0.1.0
  * @category errors
  */
+export class InvalidDlqBatchSize extends Data.TaggedError("InvalidDlqBatchSize")<{
+  readonly setting: string
+  readonly value: unknown
+  readonly reason: string
+}> {
+  override get message(): string {
+    return describe(this)
+  }
+}
+
+/**
+ * @since 0.1.0
+ * @category errors
+ */
 export class InvalidConnectionCount extends Data.TaggedError("InvalidConnectionCount")<{
   readonly setting: string
   readonly value: unknown
@@ -195,6 +209,7 @@ export type BuildError =
   | InvalidMaxWorkers
   | InvalidClaimBatchSize
   | InvalidCompletionBatchSize
+  | InvalidDlqBatchSize
   | InvalidConnectionCount
   | InvalidSlotCount
   | InvalidDuration

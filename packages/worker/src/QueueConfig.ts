@@ -29,6 +29,11 @@ export interface QueueConfig {
   readonly priorityAging?: Duration.DurationInput | "infinity" | null | undefined
   /** The most jobs one claim takes, 1 to 10,000. Default 512. */
   readonly claimBatchSize?: number | undefined
+  /**
+   * Whether jobs that fail for good become dead letters. Default: what `Awa.dlq` says. What an operator says of the queue
+   * (`Queues.setDlq`) comes before both.
+   */
+  readonly dlq?: boolean | undefined
 }
 
 /**
@@ -43,6 +48,8 @@ export interface Resolved {
   /** `null`: priorities do not age. */
   readonly priorityAging: Duration.Duration | null
   readonly claimBatchSize: number
+  /** `null`: like all queues of the worker. */
+  readonly dlq: boolean | null
 }
 
 /**
@@ -54,5 +61,6 @@ export const defaults = {
   pollInterval: Duration.millis(200),
   deadline: Duration.minutes(5),
   priorityAging: Duration.minutes(1),
-  claimBatchSize: 512
+  claimBatchSize: 512,
+  dlq: null
 } as const satisfies Resolved

@@ -16,6 +16,8 @@ import { constVoid } from "effect/Function"
  * - `asleep`: a dispatcher stopped probing and waits to be woken.
  * - `beat`: a heartbeat pass ended; `lost` attempts were no longer this worker's, `returned` ones it did not run.
  * - `promoted`, `rescued`, `reclaimed`, `expired`: a maintenance pass ended; told also when there was nothing to do.
+ * - `purged`: a pass over the dead letters ended; told also when none was old enough.
+ * - `overridden`: other overrides of a queue hold now than before.
  * - `leader`: this worker became the leader, or stopped being it.
  * - `listening`: the notification connection came up or went down.
  * - `failed`: a turn of a background loop failed and will be tried again.
@@ -34,6 +36,8 @@ export type Signal =
   | { readonly _tag: "rescued"; readonly attempts: ReadonlyArray<Rescued> }
   | { readonly _tag: "reclaimed"; readonly reclaimed: Reclaimed }
   | { readonly _tag: "expired"; readonly count: number }
+  | { readonly _tag: "purged"; readonly count: number }
+  | { readonly _tag: "overridden"; readonly queue: string }
   | { readonly _tag: "leader"; readonly leading: boolean }
   | { readonly _tag: "listening"; readonly up: boolean }
   | { readonly _tag: "failed"; readonly loop: string; readonly failures: number }

@@ -21,6 +21,7 @@ const setUp = (options: { readonly jobs: number; readonly batchSize?: number }) 
       engine: engine.service,
       owner: "w",
       batchSize: options.batchSize ?? 512,
+      deadLetters: { enabled: false, queues: {} },
       attempts,
       signal: signals.receive
     })

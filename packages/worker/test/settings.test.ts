@@ -28,6 +28,13 @@ describe("settings", () => {
     assert.strictEqual(Duration.toHours(settings.retention.failed), 72)
     assert.strictEqual(Duration.toHours(settings.retention.cancelled), 72)
     assert.strictEqual(Duration.toMillis(settings.queueStorage.queueRotateInterval), 60_000)
+    assert.deepStrictEqual(settings.dlq, {
+      enabled: false,
+      retention: Duration.days(30),
+      cleanupInterval: Duration.minutes(1),
+      cleanupBatchSize: 1_000
+    })
+    assert.strictEqual(Duration.toMillis(settings.overrideRefresh), 10_000)
     assert.deepInclude(settings, { claimDurability: "async", unknownKinds: "retry" })
     assert.deepInclude(settings.connections, { notifications: "listen", poolSize: 4 })
   })
@@ -39,6 +46,18 @@ describe("settings", () => {
     assert.deepStrictEqual(Either.getOrThrow(resolve(two)).queues.map(({ name }) => name), ["a", "b"])
     const again = two.pipe(Awa.heartbeat({ staleness: "10 seconds" }))
     assert.strictEqual(Duration.toMillis(Either.getOrThrow(resolve(again)).heartbeat.interval), 1000)
+  })
+
+  it("say of each queue whether it has dead letters, where that differs", () => {
+    const settings = Either.getOrThrow(resolve(
+      Awa.builder.pipe(
+        Awa.queue("a", { dlq: false }),
+        Awa.queue("b"),
+        Awa.queue("c", { dlq: true }),
+        Awa.dlq({ enabled: true })
+      )
+    ))
+    assert.deepStrictEqual(Settings.deadLetterPolicy(settings), { enabled: true, queues: { a: false, c: true } })
   })
 
   it("a deadline may be left out", () => {
@@ -180,6 +199,32 @@ describe("settings", () => {
     ["a pool of nothing", queue.pipe(Awa.connections({ poolSize: 0 })), "InvalidConnectionCount", {
       setting: "connections.poolSize",
       value: 0
+    }],
+    ["dead letters, maybe", queue.pipe(Awa.dlq({ enabled: "yes" as never })), "InvalidChoice", {
+      setting: "dlq.enabled",
+      value: "yes"
+    }],
+    ["dead letters of a queue, maybe", Awa.builder.pipe(Awa.queue("email", { dlq: 1 as never })), "InvalidChoice", {
+      setting: "queue(\"email\").dlq",
+      value: 1
+    }],
+    ["dead letters for a thousand years", queue.pipe(Awa.dlq({ retention: "365250 days" })), "InvalidDuration", {
+      setting: "dlq.retention"
+    }],
+    ["a cleanup without pause", queue.pipe(Awa.dlq({ cleanupInterval: 0 })), "InvalidDuration", {
+      setting: "dlq.cleanupInterval"
+    }],
+    ["a cleanup of nothing", queue.pipe(Awa.dlq({ cleanupBatchSize: 0 })), "InvalidDlqBatchSize", {
+      setting: "dlq.cleanupBatchSize",
+      value: 0
+    }],
+    ["a misspelt setting of dead letters", queue.pipe(Awa.dlq({ retentoin: 1 } as never)), "UnknownOption", {
+      setting: "dlq.retentoin",
+      suggestion: "dlq.retention"
+    }],
+    ["overrides at every moment", queue.pipe(Awa.overrideRefresh("49 millis")), "InvalidDuration", {
+      setting: "overrideRefresh",
+      value: "49 millis"
     }],
     ["a strange way to notify", queue.pipe(Awa.connections({ notifications: "pigeon" as "poll" })), "InvalidChoice", {
       setting: "connections.notifications",

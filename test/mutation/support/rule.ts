@@ -27,6 +27,8 @@ export type Finding =
   | "job stopped by another"
   | "deadlock"
   | "enqueue failed"
+  | "claimed while paused"
+  | "promoted while paused"
 
 /** Plays a situation through and tells what went wrong. */
 export type Scenario = (world: World) => Promise<ReadonlyArray<Finding>>

@@ -100,54 +100,92 @@ export const script = (
     "commit;\n"
   ].join("\n")
 
+/**
+ * The functions of the engine that run with the rights of their owner: the others have none of their own to lend.
+ *
+ * @internal
+ */
+export const privileged: ReadonlyArray<string> = [
+  ...new Set(
+    migrations.filter(({ schema }) => schema === "engine").flatMap(({ sql }) =>
+      [...sql.matchAll(/^create (?:or replace )?function awa\.(\w+)\([^$]*?\bsecurity definer\b[^$]*\$\$/gm)]
+        .map(([, name]) => name!)
+    )
+  )
+]
+
+/** What looks at queues and dead letters. */
+const looking = [
+  "job",
+  "list_jobs",
+  "queue_settings",
+  "queue_depths",
+  "dlq_list",
+  "dlq_get",
+  "dlq_depth",
+  "dlq_depth_of"
+]
+
+/** What changes queues and dead letters. */
+const operating = [
+  "change_jobs",
+  "cancel_jobs",
+  "request_cancel",
+  "set_shards",
+  "pause_queue",
+  "await_claims",
+  "resume_queue",
+  "set_queue_overrides",
+  "set_queue_retention",
+  "set_queue_dlq",
+  "drain_deferred",
+  "drain_ready",
+  "dlq_move",
+  "dlq_retry",
+  "dlq_retry_chunk",
+  "dlq_purge",
+  "dlq_purge_chunk"
+]
+
+/** What workers do, and operators may do too. */
+const tidying = ["dlq_cleanup"]
+
 /** @internal */
 export const grants = (
   role: string,
-  as: "producer" | "worker" | "reader" | "operator",
+  as: "producer" | "worker" | "operator" | "reader",
   { control, engine }: Schemas
 ): string => {
   const grantee = `"${role.replaceAll("\"", "\"\"")}"`
   const schemas = [...new Set([control, engine])]
   const usage = schemas.map((schema) => `grant usage on schema "${schema}" to ${grantee};`)
+  const execute = (names: ReadonlyArray<string>) =>
+    names.map((name) => `grant execute on function "${engine}".${name} to ${grantee};`)
   switch (as) {
     case "producer":
       return lines([
         `grant usage on schema "${engine}" to ${grantee};`,
-        `grant execute on function "${engine}".enqueue(jsonb, timestamptz) to ${grantee};`,
-        ...["enqueue_one", "enqueue_alike"].map((name) =>
-          `grant execute on function "${engine}".${name}(text, jsonb, text, smallint, smallint, bigint, timestamptz) to ${grantee};`
-        ),
-        `grant execute on function "${engine}".enqueue_unique(jsonb, boolean, timestamptz) to ${grantee};`,
-        `grant execute on function "${engine}".unique_holder(bytea) to ${grantee};`
+        ...execute(["enqueue", "enqueue_one", "enqueue_alike", "enqueue_unique", "unique_holder"])
       ])
     case "worker":
       return lines([
         ...usage,
-        `grant execute on all functions in schema "${engine}" to ${grantee};`,
+        ...execute(privileged.filter((name) => !operating.includes(name))),
         `grant select on "${control}".schema_migrations to ${grantee};`
       ])
     case "operator":
       return lines([
         ...usage,
-        ...operatorFunctions(control).map((signature) =>
-          `grant execute on function "${engine}".${signature} to ${grantee};`
-        ),
+        ...execute([...operating, ...tidying, ...looking]),
         `grant select on "${control}".jobs to ${grantee};`
       ])
     case "reader":
       return lines([
         ...usage,
-        ...schemas.map((schema) => `grant select on all tables in schema "${schema}" to ${grantee};`)
+        ...schemas.map((schema) => `grant select on all tables in schema "${schema}" to ${grantee};`),
+        ...execute(looking)
       ])
   }
 }
-
-const operatorFunctions = (control: string): ReadonlyArray<string> => [
-  "job(bigint)",
-  `list_jobs("${control}".job_state, text, text, text, bigint, integer)`,
-  "change_jobs(bigint[], jsonb, timestamptz)",
-  "cancel_jobs(bigint[], text, timestamptz)",
-  "request_cancel(bigint[], text, timestamptz)"
-]
 
 const lines = (statements: ReadonlyArray<string>): string => statements.join("\n") + "\n"

@@ -352,6 +352,31 @@ create index finished_jobs_by_state on awa.finished_jobs (state, finished_at, jo
 create index finished_jobs_by_id on awa.finished_jobs (state, job_id);
 create index finished_jobs_by_queue on awa.finished_jobs (queue, state, finished_at);
 
+-- Jobs that failed and were set aside for somebody to look at. \`dlq_at\` is cut to milliseconds, so that whoever read it
+-- can go on from there.
+create table awa.dlq_entries (
+  job_id bigint primary key,
+  dlq_at timestamptz not null check (dlq_at = date_trunc('milliseconds', dlq_at)),
+  reason text not null check (char_length(reason) between 1 and 200),
+  finished_at timestamptz not null,
+  run_at timestamptz not null,
+  created_at timestamptz not null,
+  attempted_at timestamptz,
+  run_lease bigint not null,
+  priority smallint not null,
+  shard smallint not null,
+  attempt smallint not null,
+  max_attempts smallint not null,
+  queue text not null,
+  kind text not null,
+  args jsonb not null,
+  envelope jsonb
+);
+
+create index dlq_entries_by_age on awa.dlq_entries (dlq_at, job_id);
+create index dlq_entries_by_queue on awa.dlq_entries (queue, dlq_at, job_id);
+create index dlq_entries_by_kind on awa.dlq_entries (kind, dlq_at, job_id);
+
 -- Lanes are named by a 63-bit hash that is the same on every platform and version.
 create function awa.lane_id(p_queue text, p_priority integer, p_shard integer) returns bigint
 language sql immutable strict parallel safe
@@ -466,7 +491,8 @@ as $$
         where b.lane_id = l.lane_id and b.cursor_pos is not null order by b.batch_id desc limit 1
       ) c),
       (select max(d.job_id) from awa.deferred_jobs d),
-      (select max(f.job_id) from awa.finished_jobs f)
+      (select max(f.job_id) from awa.finished_jobs f),
+      (select max(q.job_id) from awa.dlq_entries q)
     ) > (select s.last_value from awa.pos_seq s) then 'pos_seq'
     when (select b.batch_id from awa.claim_batches b order by b.batch_id desc limit 1)
       > (select s.last_value from awa.batch_seq s) then 'batch_seq'
@@ -1122,6 +1148,15 @@ begin
 end
 $$;
 
+-- Stable, too: a claim must not decide this before it holds the lane's lock, or a pause that waited for it is not seen.
+create function awa.is_paused(p_queue text) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (select from awa/*control*/.queues q where q.name = p_queue and q.paused_at is not null);
+end
+$$;
+
 -- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order. For every
 -- p_aging_ms that a job has waited its number counts one less, down to 1; null or 0: it does not. Of a queue with several
 -- shards it takes only the lanes it gets without waiting for another claim; a row without jobs says that others were
@@ -1231,6 +1266,7 @@ begin
         or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
+    where not awa.is_paused(p_queue)
   ),
   -- Transactions that were pending and have ended since.
   finished as materialized (
@@ -1525,7 +1561,7 @@ begin
   return query
   select q.queue
   from unnest(p_queues) q(queue)
-  where exists (
+  where not awa.is_paused(q.queue) and exists (
     select
     from (select distinct l.lane_id from awa.lanes l where l.queue = q.queue) l
     left join lateral (
@@ -1582,11 +1618,12 @@ create type awa.successor as (
   queue text,
   kind text,
   args jsonb,
-  envelope jsonb
+  envelope jsonb,
+  dlq_reason text -- why a failed job is a dead letter; null when it is none
 );
 
--- Writes jobs where they belong now: the ended ones to finished_jobs, those that are due to the log, the rest to
--- deferred_jobs. Answers the jobs as they were written: one whose unique key was taken meanwhile has become cancelled.
+-- Writes jobs where they belong now: the ended ones to finished_jobs or dlq_entries, those that are due to the log,
+-- the rest to deferred_jobs. Answers the jobs as they were written: one whose unique key was taken meanwhile has become cancelled.
 create function awa.place(p_jobs awa.successor[], p_now timestamptz) returns awa.successor[]
 language plpgsql
 as $$
@@ -1609,7 +1646,17 @@ begin
     j.job_id, j.state, p_now, j.run_at, j.created_at, j.attempted_at, j.run_lease, j.priority, j.shard, j.attempt,
     j.max_attempts, j.queue, j.kind, j.args, j.envelope
   from unnest(p_jobs) j
-  where j.state in ('completed', 'failed', 'cancelled');
+  where j.state in ('completed', 'failed', 'cancelled') and j.dlq_reason is null;
+
+  insert into awa.dlq_entries (
+    job_id, dlq_at, reason, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt,
+    max_attempts, queue, kind, args, envelope
+  )
+  select
+    j.job_id, date_trunc('milliseconds', p_now), j.dlq_reason, p_now, j.run_at, j.created_at, j.attempted_at,
+    j.run_lease, j.priority, j.shard, j.attempt, j.max_attempts, j.queue, j.kind, j.args, j.envelope
+  from unnest(p_jobs) j
+  where j.dlq_reason is not null;
 
   insert into awa.deferred_jobs (
     job_id, state, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
@@ -1674,6 +1721,19 @@ as $$
     )
 $$;
 
+-- Whether what fails in a queue becomes a dead letter: what an operator said of the queue decides, then what the caller
+-- was told of it, then what it was told of all. p_policy: {"enabled"?: boolean, "queues"?: {name: boolean}}.
+create function awa.is_dead_lettered(p_queue text, p_policy jsonb) returns boolean
+language sql stable
+as $$
+  select coalesce(
+    (select q.dlq from awa/*control*/.queues q where q.name = p_queue),
+    (p_policy -> 'queues' -> p_queue)::boolean,
+    (p_policy -> 'enabled')::boolean,
+    false
+  )
+$$;
+
 -- Where a job goes when its attempt ends. A success is written down only when the log does not keep it.
 create function awa.successor_of(
   p_entry awa.ready_entries,
@@ -1683,7 +1743,8 @@ create function awa.successor_of(
   p_delay_ms bigint,
   p_error text,
   p_progress jsonb,
-  p_now timestamptz
+  p_now timestamptz,
+  p_dlq jsonb
 ) returns awa.successor
 language plpgsql
 as $$
@@ -1733,6 +1794,9 @@ begin
   v_job.kind := p_entry.kind;
   v_job.args := p_entry.args;
   v_job.envelope := v_envelope;
+  if v_failed and awa.is_dead_lettered(p_lane.queue, p_dlq) then
+    v_job.dlq_reason := case when v_exhausted then 'max_attempts_exhausted' else 'terminal_error' end;
+  end if;
   return v_job;
 end
 $$;
@@ -1756,6 +1820,7 @@ create function awa.close_evicted(
   p_owners uuid[],
   p_asked jsonb,
   p_now timestamptz,
+  p_dlq jsonb,
   out ended text[],
   out successors awa.successor[]
 )
@@ -1781,7 +1846,8 @@ as $$
     array_agg(concat(e.batch, '/', e.nonce, '/', e.member)),
     array_agg(
       awa.successor_of(
-        r, l, e.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, e.last_progress), p_now
+        r, l, e.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, e.last_progress), p_now,
+        p_dlq
       ) order by e.ordinal
     )
   from ended e
@@ -1795,6 +1861,7 @@ $$;
 -- p_completed: [{"slot", "batch", "nonce", "members": [..]}]: attempts that ended well.
 -- p_ended: [{"slot", "batch", "nonce", "member", "act", "delay_ms"?, "error"?, "progress"?}]: all others. Among them the
 -- successes of jobs with a unique key, as act \`complete\`: their keys are let go.
+-- p_dlq: where jobs go that fail, see is_dead_lettered.
 -- rejected: [[slot, "batch", "nonce", member, verdict], ..] of those not accepted: \`repeated\` when the same act of the attempt's
 -- owner was recorded before, else \`refused\`. Null when all were accepted.
 create function awa.close_attempts(
@@ -1802,6 +1869,7 @@ create function awa.close_attempts(
   p_completed jsonb,
   p_ended jsonb,
   p_now timestamptz,
+  p_dlq jsonb default null,
   out rejected jsonb,
   out successors awa.successor[]
 )
@@ -1832,7 +1900,8 @@ begin
         ),
         '[]'
       ),
-      p_now
+      p_now,
+      p_dlq
     ) c;
     if close_attempts.successors is not null then
       close_attempts.successors := awa.place(close_attempts.successors, p_now);
@@ -1910,7 +1979,8 @@ begin
         perform awa.release_completed(v_slot, p_ended, v_accepted);
       end if;
       select array_agg(
-        awa.successor_of(r, l, b.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, x.progress), p_now)
+        awa.successor_of(r, l, b.claimed_at, e.act, e.delay_ms, e.error, coalesce(e.progress, x.progress), p_now,
+          p_dlq)
         order by r.job_id
       )
       into v_successors
@@ -1943,7 +2013,13 @@ $$;
 
 -- Ends attempts of one owner. One lock an owner, not a batch: thousands of batch locks would fill the lock table.
 -- Answers close_attempts' rejected.
-create function awa.complete(p_owner uuid, p_completed jsonb, p_ended jsonb, p_now timestamptz) returns jsonb
+create function awa.complete(
+  p_owner uuid,
+  p_completed jsonb,
+  p_ended jsonb,
+  p_now timestamptz,
+  p_dlq jsonb default null
+) returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -1956,12 +2032,12 @@ begin
   -- A statement of its own: its snapshot shows what the last holder of the lock committed.
   return (
     select c.rejected
-    from awa.close_attempts(array[p_owner], p_completed, p_ended, coalesce(p_now, clock_timestamp())) c
+    from awa.close_attempts(array[p_owner], p_completed, p_ended, coalesce(p_now, clock_timestamp()), p_dlq) c
   );
 end
 $$;
 
-revoke execute on function awa.complete(uuid, jsonb, jsonb, timestamptz) from public;
+revoke execute on function awa.complete(uuid, jsonb, jsonb, timestamptz, jsonb) from public;
 `
   },
   {
@@ -2147,7 +2223,7 @@ as $$
 $$;
 
 -- Takes attempts back. p_reason: stale_heartbeat, with p_age_ms the staleness, or deadline_exceeded, with p_age_ms 0.
--- p_frontier: every lower batch is settled. Answers the rescued jobs as [["job id", state], ..] and whether the pass was
+-- p_frontier: every lower batch is settled. p_dlq: see is_dead_lettered. Answers the rescued jobs as [["job id", state], ..] and whether the pass was
 -- full. Batches below \`settled\` were old enough to be decided by this pass, but for those of claims under way: when
 -- every transaction up to \`xid\` has ended (\`xmin\` of a later pass tells), those below both passes' \`settled\` are decided.
 create function awa.rescue(
@@ -2156,6 +2232,7 @@ create function awa.rescue(
   p_frontier bigint,
   p_limit integer,
   p_now timestamptz,
+  p_dlq jsonb default null,
   out rescued jsonb,
   out complete boolean,
   out settled bigint,
@@ -2221,13 +2298,13 @@ begin
 
   if v_ended is not null then
     begin
-      select c.successors into v_jobs from awa.close_attempts(v_owners, '[]', v_ended, v_now) c;
+      select c.successors into v_jobs from awa.close_attempts(v_owners, '[]', v_ended, v_now, p_dlq) c;
     exception when others then
       -- One job that cannot be written must not keep the others from being rescued.
       for v_one in select jsonb_array_elements(v_ended) loop
         begin
           select c.successors into v_some
-          from awa.close_attempts(v_owners, '[]', jsonb_build_array(v_one), v_now) c;
+          from awa.close_attempts(v_owners, '[]', jsonb_build_array(v_one), v_now, p_dlq) c;
           v_jobs := v_jobs || v_some;
         exception when others then
           rescue.complete := false;
@@ -2248,30 +2325,25 @@ begin
 end
 $$;
 
-revoke execute on function awa.rescue(text, bigint, bigint, integer, timestamptz) from public;
+revoke execute on function awa.rescue(text, bigint, bigint, integer, timestamptz, jsonb) from public;
 
--- Moves up to p_limit due jobs to their queues, the longest due first; answers how many.
+-- Moves up to p_limit due jobs to their queues, the longest due first; answers how many. Those of paused queues stay.
 create function awa.promote(p_limit integer, p_now timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_due constant bigint[] := awa.lock_due(p_limit, v_now);
   v_jobs awa.successor[];
 begin
   with due as (
     delete from awa.deferred_jobs d
-    where d.job_id in (
-      select j.job_id from awa.deferred_jobs j
-      where j.run_at <= v_now
-      order by j.run_at, j.job_id
-      limit p_limit
-      for update skip locked
-    )
+    where d.job_id = any (v_due)
     returning d.*
   )
   select array_agg(
     (d.job_id, 'available', d.run_at, d.created_at, d.attempted_at, d.run_lease, d.priority, d.shard, d.attempt,
-      d.max_attempts, d.queue, d.kind, d.args, d.envelope)::awa.successor
+      d.max_attempts, d.queue, d.kind, d.args, d.envelope, null)::awa.successor
     order by d.run_at, d.job_id
   )
   into v_jobs
@@ -2393,6 +2465,18 @@ select
   f.envelope ->> 'ordering_key' as ordering_key
 from awa.finished_jobs f;
 
+create view awa.dlq_job_rows as
+select
+  q.job_id as id, q.kind, q.queue, q.args, 'failed'::awa/*control*/.job_state as state, q.priority,
+  q.attempt::integer, q.max_attempts, q.run_lease, q.run_at, q.attempted_at, null::timestamptz as heartbeat_at,
+  null::timestamptz as deadline_at, q.finished_at as finalized_at, q.created_at,
+  coalesce(q.envelope -> 'errors', '[]') as errors,
+  coalesce(q.envelope -> 'metadata', '{}') as metadata,
+  coalesce(array(select jsonb_array_elements_text(q.envelope -> 'tags')), '{}') as tags,
+  q.envelope -> 'progress' as progress,
+  q.envelope ->> 'ordering_key' as ordering_key
+from awa.dlq_entries q;
+
 create view awa/*control*/.jobs as
 select
   j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
@@ -2404,7 +2488,9 @@ select * from awa.evicted_job_rows
 union all
 select * from awa.deferred_job_rows
 union all
-select * from awa.finished_job_rows;
+select * from awa.finished_job_rows
+union all
+select * from awa.dlq_job_rows;
 `
   },
   {
@@ -2776,6 +2862,8 @@ begin
   return exists (
     select from awa.finished_jobs f where f.job_id = p_claim.job_id and awa.holds_key(p_claim.states, f.state)
   ) or exists (
+    select from awa.dlq_entries e where e.job_id = p_claim.job_id and awa.holds_key(p_claim.states, 'failed')
+  ) or exists (
     -- Where it came back to, and where it first was.
     select from awa.log_jobs j
     where j.job_id = p_claim.job_id and j.job_id <> j.pos and awa.holds_key(p_claim.states, j.state)
@@ -2799,6 +2887,7 @@ begin
     where r.slot = p_slot and r.job_id = u.job_id and awa.holds_key(u.states, 'completed')
       and not exists (select from awa.deferred_jobs d where d.job_id = u.job_id)
       and not exists (select from awa.finished_jobs f where f.job_id = u.job_id)
+      and not exists (select from awa.dlq_entries e where e.job_id = u.job_id)
       and not exists (select from awa.leases x where x.job_id = u.job_id)
       and not exists (
         select from awa.ready_entries n where n.job_id = u.job_id and n.job_id <> n.pos and n.slot <> p_slot
@@ -2856,6 +2945,557 @@ end
 $$;
 
 revoke execute on function awa.sweep_unique(bytea, integer) from public;
+`
+  },
+  {
+    version: 17,
+    name: "queue_storage_control",
+    schema: "engine",
+    sql: `-- schema: engine
+-- What operators say of queues, and what they ask about them. A queue needs no row in the control table, so everything
+-- here writes one if there is none.
+
+-- Promotion, drain and depth go through the deferred jobs of one queue; the state comes along for counting.
+create index deferred_jobs_by_queue on awa.deferred_jobs (queue, run_at, job_id) include (state);
+
+-- Locks the lanes of a queue but those the caller had before, ascending, and answers which: no claim of them is under way
+-- then. Two seconds are all a claim may take; the caller's transaction must be its own, or a forgotten one stops a queue.
+create function awa.lock_queue(p_queue text, p_except bigint[]) returns bigint[]
+language plpgsql
+as $$
+declare
+  v_lanes constant bigint[] := array(
+    select distinct l.lane_id from awa.lanes l where l.queue = p_queue and l.lane_id <> all (p_except)
+  );
+  v_key integer;
+begin
+  perform awa.assert_read_committed();
+  perform set_config('lock_timeout', '2s', true);
+  for v_key in select distinct awa.lane_lock_key(l) from unnest(v_lanes) l order by 1 loop
+    perform pg_advisory_xact_lock(awa.lock_class('lane'), v_key);
+  end loop;
+  return v_lanes;
+end
+$$;
+
+-- Pauses a queue. Claims decide under the locks of their lanes, so none that is under way outlives this transaction,
+-- except in lanes that came into being meanwhile: see await_claims. Answers the lanes that were waited for.
+create function awa.pause_queue(p_queue text, p_by text, p_now timestamptz) returns bigint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_lanes constant bigint[] := awa.lock_queue(p_queue, '{}');
+begin
+  insert into awa/*control*/.queues as q (name, paused_at, paused_by)
+  values (p_queue, coalesce(p_now, clock_timestamp()), p_by)
+  on conflict (name) do update
+  set paused_at = excluded.paused_at, paused_by = excluded.paused_by, updated_at = clock_timestamp();
+  return v_lanes;
+end
+$$;
+
+revoke execute on function awa.pause_queue(text, text, timestamptz) from public;
+
+-- Waits for the claims of all other lanes than these. Called when the pause is committed: who sees a lane only after
+-- this sees the pause.
+create function awa.await_claims(p_queue text, p_except bigint[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform awa.lock_queue(p_queue, p_except);
+end
+$$;
+
+revoke execute on function awa.await_claims(text, bigint[]) from public;
+
+-- Answers whether the queue was paused. Those who sleep are told even if none seems to sleep now: this transaction may
+-- commit much later.
+create function awa.resume_queue(p_queue text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_paused constant boolean := awa.is_paused(p_queue);
+begin
+  insert into awa/*control*/.queues as q (name) values (p_queue)
+  on conflict (name) do update set paused_at = null, paused_by = null, updated_at = clock_timestamp();
+  perform awa.notify(p_queue);
+  return v_paused;
+end
+$$;
+
+revoke execute on function awa.resume_queue(text) from public;
+
+-- The first thing wrong with overrides, as "field: reason", or null.
+create function awa.overrides_problem(p_overrides jsonb) returns text
+language sql immutable
+as $$
+  select case
+    when jsonb_typeof(p_overrides) is distinct from 'object' then 'overrides: must be an object'
+    else (
+      select case o.key
+        when 'poll_interval_ms' then 'poll_interval_ms: must be 1 to 86400000'
+        when 'claim_batch_size' then 'claim_batch_size: must be a whole number from 1 to 10000'
+        when 'deadline_ms' then 'deadline_ms: must be 1 to 3155760000000'
+        else o.key || ': no such override'
+      end
+      from jsonb_each(p_overrides) o
+      where case
+        when jsonb_typeof(o.value) <> 'number' then true
+        when o.key = 'poll_interval_ms' then o.value::numeric not between 1 and 86400000
+        when o.key = 'claim_batch_size'
+          then o.value::numeric not between 1 and 10000 or o.value::numeric <> trunc(o.value::numeric)
+        when o.key = 'deadline_ms' then o.value::numeric not between 1 and 3155760000000
+        else true
+      end
+      limit 1
+    )
+  end
+$$;
+
+-- Replaces all overrides of a queue: {"poll_interval_ms"?, "claim_batch_size"?, "deadline_ms"?}.
+create function awa.set_queue_overrides(p_queue text, p_overrides jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_problem constant text := awa.overrides_problem(p_overrides);
+begin
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = v_problem;
+  end if;
+  insert into awa/*control*/.queues as q (name, overrides) values (p_queue, p_overrides)
+  on conflict (name) do update set overrides = excluded.overrides, updated_at = clock_timestamp();
+end
+$$;
+
+revoke execute on function awa.set_queue_overrides(text, jsonb) from public;
+
+-- Milliseconds as an interval; refuses what is no time to keep something.
+create function awa.retention(p_field text, p_ms bigint) returns interval
+language plpgsql immutable
+as $$
+begin
+  if p_ms not between 1 and 3155760000000 then
+    raise exception using errcode = '22023', message = format('%s: must be 1 millisecond to 100 years', p_field);
+  end if;
+  return p_ms * interval '1 millisecond';
+end
+$$;
+
+-- Replaces how long ended jobs of a queue are kept, in milliseconds; null for the default of the workers.
+create function awa.set_queue_retention(p_queue text, p_completed bigint, p_failed bigint, p_cancelled bigint)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into awa/*control*/.queues as q (name, completed_retention, failed_retention, cancelled_retention)
+  values (
+    p_queue, awa.retention('completed', p_completed), awa.retention('failed', p_failed),
+    awa.retention('cancelled', p_cancelled)
+  )
+  on conflict (name) do update
+  set completed_retention = excluded.completed_retention, failed_retention = excluded.failed_retention,
+    cancelled_retention = excluded.cancelled_retention, updated_at = clock_timestamp();
+end
+$$;
+
+revoke execute on function awa.set_queue_retention(text, bigint, bigint, bigint) from public;
+
+-- Replaces what becomes of jobs that fail, and how long dead letters are kept; null for the default of the workers.
+create function awa.set_queue_dlq(p_queue text, p_enabled boolean, p_retention bigint) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into awa/*control*/.queues as q (name, dlq, dlq_retention)
+  values (p_queue, p_enabled, awa.retention('retention', p_retention))
+  on conflict (name) do update
+  set dlq = excluded.dlq, dlq_retention = excluded.dlq_retention, updated_at = clock_timestamp();
+end
+$$;
+
+revoke execute on function awa.set_queue_dlq(text, boolean, bigint) from public;
+
+-- What is said of these queues, or of all when null; nothing of those without a row.
+create function awa.queue_settings(p_queues text[])
+returns table (
+  queue text,
+  paused_at timestamptz,
+  paused_by text,
+  overrides jsonb,
+  completed_ms float8,
+  failed_ms float8,
+  cancelled_ms float8,
+  dlq boolean,
+  dlq_ms float8
+)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select
+    q.name, q.paused_at, q.paused_by, q.overrides,
+    date_part('epoch', q.completed_retention) * 1000, date_part('epoch', q.failed_retention) * 1000,
+    date_part('epoch', q.cancelled_retention) * 1000, q.dlq, date_part('epoch', q.dlq_retention) * 1000
+  from awa/*control*/.queues q
+  where p_queues is null or q.name = any (p_queues)
+  order by q.name
+$$;
+
+revoke execute on function awa.queue_settings(text[]) from public;
+
+-- Locks up to p_limit due jobs of queues that are not paused, the longest due first. While a queue is paused, all of what
+-- it holds may be due: then each other queue is read by itself, so that a promotion does not read all that again and again.
+create function awa.lock_due(p_limit integer, p_now timestamptz) returns bigint[]
+language plpgsql
+as $$
+declare
+  v_ids bigint[];
+begin
+  if not exists (select from awa/*control*/.queues q where q.paused_at is not null) then
+    return array(
+      select d.job_id from awa.deferred_jobs d
+      where d.run_at <= p_now
+      order by d.run_at, d.job_id
+      limit p_limit
+      for update skip locked
+    );
+  end if;
+  v_ids := array(
+    select j.job_id
+    from awa.deferred_queues() q(name)
+    cross join lateral (
+      select d.job_id, d.run_at from awa.deferred_jobs d
+      where d.queue = q.name and d.run_at <= p_now
+      order by d.run_at, d.job_id
+      limit p_limit
+    ) j
+    where not awa.is_paused(q.name)
+    order by j.run_at, j.job_id
+    limit p_limit
+  );
+  return array(
+    select d.job_id from awa.deferred_jobs d where d.job_id = any (v_ids) for update skip locked
+  );
+end
+$$;
+
+-- The queues that have rows in a table, by jumping from one to the next in its index.
+create function awa.deferred_queues() returns setof text
+language sql stable
+as $$
+  with recursive q(name) as (
+    select min(d.queue) from awa.deferred_jobs d
+    union all
+    select (select min(d.queue) from awa.deferred_jobs d where d.queue > q.name) from q where q.name is not null
+  )
+  select q.name from q where q.name is not null
+$$;
+
+create function awa.finished_queues() returns setof text
+language sql stable
+as $$
+  with recursive q(name) as (
+    select min(f.queue) from awa.finished_jobs f
+    union all
+    select (select min(f.queue) from awa.finished_jobs f where f.queue > q.name) from q where q.name is not null
+  )
+  select q.name from q where q.name is not null
+$$;
+
+create function awa.dlq_queues() returns setof text
+language sql stable
+as $$
+  with recursive q(name) as (
+    select min(e.queue) from awa.dlq_entries e
+    union all
+    select (select min(e.queue) from awa.dlq_entries e where e.queue > q.name) from q where q.name is not null
+  )
+  select q.name from q where q.name is not null
+$$;
+
+-- Depth. All of it reads one snapshot: that of the statement that asks.
+
+-- What a lane's newest cursor row has not consumed: the rows beyond it, and those of transactions that it knew to be
+-- pending. Every tombstone stands for one such row, or for one that is consumed and not counted here.
+create function awa.lane_depth(
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_xids xid8[],
+  p_afters bigint[],
+  out waiting bigint,
+  out oldest timestamptz -- the earliest run_at among the first thousand in line
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+  v_late bigint;
+  v_late_oldest timestamptz;
+begin
+  select
+    (select count(r.pos) from awa.ready_entries r where r.lane_id = p_lane_id and r.pos > p_cursor_pos)
+      - (select count(t.pos) from awa.tombstones t where t.lane_id = p_lane_id and t.pos > p_cursor_pos),
+    (
+      select min(h.run_at)
+      from (
+        select r.run_at from awa.ready_entries r
+        where r.lane_id = p_lane_id and r.pos > p_cursor_pos
+          and not exists (
+            select from awa.tombstones t where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
+          )
+        order by r.pos limit 1000
+      ) h
+    )
+  into waiting, oldest;
+  if p_xids is not null then
+    select count(r.pos), min(r.run_at) into v_late, v_late_oldest
+    from unnest(p_xids, p_afters) p(xid, after)
+    cross join lateral (
+      select r.slot, r.pos, r.run_at from awa.ready_entries r
+      where r.lane_id = p_lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= p_cursor_pos
+    ) r
+    where not exists (
+      select from awa.tombstones t where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
+    );
+    waiting := waiting + v_late;
+    oldest := least(oldest, v_late_oldest);
+  end if;
+end
+$$;
+
+-- What the claims of these lanes, or of all when null, came to. What the log has let go of runs still.
+create function awa.lane_attempts(p_lanes bigint[])
+returns table (lane_id bigint, running bigint, completed bigint)
+language sql stable
+set jit = off
+as $$
+  select a.lane_id, sum(a.running)::bigint, sum(a.completed)::bigint
+  from (
+    select b.lane_id, b.n - coalesce(k.closed, 0) as running, coalesce(k.completed, 0) as completed
+    from awa.claim_batches b
+    left join (
+      select c.slot, c.batch_id, sum(c.n) as closed, sum(c.n) filter (where c.act = 'complete') as completed
+      from awa.closures c
+      group by c.slot, c.batch_id
+    ) k on k.slot = b.slot and k.batch_id = b.batch_id
+    union all
+    select (x.entry ->> 'lane_id')::bigint, 1, 0 from awa.leases x where x.entry is not null
+  ) a
+  where p_lanes is null or a.lane_id = any (p_lanes)
+  group by a.lane_id
+$$;
+
+-- How many jobs of a queue, or of every queue that is known when null, are in each state. \`failed\` contains \`dead\`, the
+-- dead letters. \`lag_ms\`: how long the oldest of those next in line waits, null when nothing waits.
+create function awa.queue_depths(p_queue text, p_now timestamptz)
+returns table (
+  queue text,
+  scheduled bigint,
+  available bigint,
+  running bigint,
+  completed bigint,
+  retryable bigint,
+  failed bigint,
+  cancelled bigint,
+  dead bigint,
+  lag_ms float8,
+  paused_at timestamptz
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+begin
+  return query
+  with lane as materialized (
+    select distinct on (l.lane_id) l.lane_id, l.queue from awa.lanes l where p_queue is null or l.queue = p_queue
+  ),
+  waiting as materialized (
+    select l.queue, sum(d.waiting)::bigint as available, min(d.oldest) as oldest
+    from lane l
+    left join lateral (
+      select b.cursor_pos, b.pending_xids, b.pending_after
+      from awa.claim_batches b
+      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+    cross join lateral awa.lane_depth(l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after) d
+    group by l.queue
+  ),
+  attempted as materialized (
+    select l.queue, sum(a.running)::bigint as running, sum(a.completed)::bigint as completed
+    from awa.lane_attempts(case when p_queue is null then null else array(select n.lane_id from lane n) end) a
+    join lane l on l.lane_id = a.lane_id
+    group by l.queue
+  ),
+  name as (
+    select p_queue as queue where p_queue is not null
+    union select l.queue from lane l
+    union select awa.deferred_queues() where p_queue is null
+    union select awa.finished_queues() where p_queue is null
+    union select awa.dlq_queues() where p_queue is null
+    union select q.name from awa/*control*/.queues q where p_queue is null
+  )
+  select
+    n.queue,
+    (select count(*) from awa.deferred_jobs d where d.queue = n.queue and d.state = 'scheduled'),
+    coalesce(w.available, 0),
+    coalesce(a.running, 0),
+    coalesce(a.completed, 0)
+      + (select count(*) from awa.finished_jobs f where f.queue = n.queue and f.state = 'completed'),
+    (select count(*) from awa.deferred_jobs d where d.queue = n.queue and d.state = 'retryable'),
+    (select count(*) from awa.finished_jobs f where f.queue = n.queue and f.state = 'failed') + e.dead,
+    (select count(*) from awa.finished_jobs f where f.queue = n.queue and f.state = 'cancelled'),
+    e.dead,
+    case when w.oldest is not null then
+      greatest(date_part('epoch', coalesce(p_now, clock_timestamp()) - w.oldest) * 1000, 0)
+    end,
+    q.paused_at
+  from name n
+  left join waiting w on w.queue = n.queue
+  left join attempted a on a.queue = n.queue
+  left join awa/*control*/.queues q on q.name = n.queue
+  cross join lateral (select count(*) as dead from awa.dlq_entries e where e.queue = n.queue) e
+  order by n.queue;
+end
+$$;
+
+revoke execute on function awa.queue_depths(text, timestamptz) from public;
+
+-- Drain. What waited when it began is cancelled; what comes later is not its business, or it would never end where jobs
+-- come faster than it works.
+
+-- Cancels up to p_limit scheduled and retryable jobs that were there when p_bound, a position, was the last one given
+-- out; null takes the bound now. A job that somebody promotes meanwhile is waited for: then it is found in the log.
+create function awa.drain_deferred(
+  p_queue text,
+  p_bound bigint,
+  p_limit integer,
+  p_now timestamptz,
+  out cancelled integer,
+  out bound bigint
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_jobs awa.successor[];
+begin
+  perform awa.assert_read_committed();
+  perform set_config('lock_timeout', '2s', true);
+  drain_deferred.bound := coalesce(p_bound, (select s.last_value from awa.pos_seq s));
+  with gone as (
+    delete from awa.deferred_jobs d
+    where d.job_id in (
+      select j.job_id from awa.deferred_jobs j
+      where j.queue = p_queue and j.job_id <= drain_deferred.bound
+      order by j.run_at, j.job_id
+      limit p_limit
+      for update
+    )
+    returning d.*
+  )
+  select array_agg((
+    g.job_id, 'cancelled', g.run_at, g.created_at, g.attempted_at, g.run_lease, g.priority, g.shard, g.attempt,
+    g.max_attempts, g.queue, g.kind, g.args, g.envelope, null
+  )::awa.successor)
+  into v_jobs
+  from gone g;
+  cancelled := coalesce(cardinality(v_jobs), 0);
+  if cancelled > 0 then
+    perform awa.place(v_jobs, v_now);
+  end if;
+end
+$$;
+
+revoke execute on function awa.drain_deferred(text, bigint, integer, timestamptz) from public;
+
+-- Cancels up to p_limit jobs that wait in the log at positions after p_after, and were there when p_bound was the last one
+-- given out; null takes the bound now. Under the locks of the queue's lanes the newest cursor rows say which those are.
+create function awa.drain_ready(
+  p_queue text,
+  p_after bigint,
+  p_bound bigint,
+  p_limit integer,
+  p_now timestamptz,
+  out cancelled integer,
+  out bound bigint,
+  out last bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_bound constant bigint := coalesce(p_bound, (select s.last_value from awa.pos_seq s));
+  v_lanes constant bigint[] := awa.lock_queue(p_queue, '{}');
+  v_rows awa.ready_entries[];
+begin
+  -- A statement after the locks: what the last claim took is seen to be taken.
+  v_rows := array(
+    select w.entry
+    from (select distinct on (n.lane_id) n.* from awa.lanes n where n.lane_id = any (v_lanes)) l
+    left join lateral (
+      select b.cursor_pos, b.pending_xids, b.pending_after
+      from awa.claim_batches b
+      where b.lane_id = l.lane_id and b.cursor_pos is not null
+      order by b.batch_id desc limit 1
+    ) c on true
+    cross join lateral (
+      (
+        select r.pos, r as entry
+        from awa.ready_entries r
+        where r.lane_id = l.lane_id and r.pos > greatest(c.cursor_pos, p_after, 0) and r.pos <= v_bound
+          and not exists (
+            select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+          )
+        order by r.pos limit p_limit
+      )
+      union all
+      (
+        select r.pos, r
+        from unnest(c.pending_xids, c.pending_after) p(xid, after)
+        join awa.ready_entries r on r.lane_id = l.lane_id and r.xid = p.xid
+          and r.pos > greatest(p.after, p_after) and r.pos <= least(c.cursor_pos, v_bound)
+        where not exists (
+          select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+        )
+        order by r.pos limit p_limit
+      )
+    ) w
+    order by w.pos limit p_limit
+  );
+  cancelled := cardinality(v_rows);
+  drain_ready.bound := v_bound;
+  drain_ready.last := v_rows[cardinality(v_rows)].pos;
+  if cancelled = 0 then
+    return;
+  end if;
+  perform awa.give_up(
+    array(
+      select (r.job_id, 'log', 'available', r.slot, r.lane_id, r.pos, null, null, null, null, null)::awa.job_home
+      from unnest(v_rows) r
+    ),
+    v_now
+  );
+  perform awa.place(
+    array(
+      select (
+        r.job_id, 'cancelled', r.run_at, r.created_at, null, r.run_lease, l.priority, l.shard, r.attempt,
+        r.max_attempts, l.queue, r.kind, r.args, r.envelope, null
+      )::awa.successor
+      from unnest(v_rows) r
+      cross join lateral (select * from awa.lanes n where n.lane_id = r.lane_id limit 1) l
+    ),
+    v_now
+  );
+end
+$$;
+
+revoke execute on function awa.drain_ready(text, bigint, bigint, integer, timestamptz) from public;
 `
   },
   {
@@ -3441,7 +4081,7 @@ begin
     v_before := array(
       select (
         r.job_id, 'available', r.run_at, r.created_at, null, r.run_lease, l.priority, l.shard, r.attempt,
-        r.max_attempts, l.queue, r.kind, r.args, r.envelope
+        r.max_attempts, l.queue, r.kind, r.args, r.envelope, null
       )::awa.successor
       from unnest(v_waiting) h
       join awa.ready_entries r on r.slot = h.slot and r.lane_id = h.lane_id and r.pos = h.pos
@@ -3468,7 +4108,7 @@ begin
     )
     select array_agg((
       d.job_id, d.state, d.run_at, d.created_at, d.attempted_at, d.run_lease, d.priority, d.shard, d.attempt,
-      d.max_attempts, d.queue, d.kind, d.args, d.envelope
+      d.max_attempts, d.queue, d.kind, d.args, d.envelope, null
     )::awa.successor)
     into v_some
     from gone d;
@@ -3487,7 +4127,7 @@ begin
     )
     select array_agg((
       f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
-      f.max_attempts, f.queue, f.kind, f.args, f.envelope
+      f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
     )::awa.successor)
     into v_some
     from gone f;
@@ -4082,7 +4722,7 @@ begin
   )
   select array_agg(
     (l.job_id, 'available', l.run_at, l.created_at, null, l.run_lease, n.priority, n.shard, l.attempt, l.max_attempts,
-      n.queue, l.kind, l.args, l.envelope)::awa.successor
+      n.queue, l.kind, l.args, l.envelope, null)::awa.successor
     order by l.pos
   )
   into v_jobs
@@ -4309,6 +4949,338 @@ revoke execute on function awa.expire(bigint, bigint, bigint, integer, timestamp
 `
   },
   {
+    version: 24,
+    name: "queue_storage_dlq",
+    schema: "engine",
+    sql: `-- schema: engine
+-- Dead letters: looking at them, moving jobs there, letting them run again, throwing them away. What is done in bulk is
+-- done in pieces, each of which tells where the next begins.
+
+-- The newest first, older than (p_before_at, p_before_id) if that is given. A filter that is null accepts everything.
+create function awa.dlq_list(
+  p_kind text,
+  p_queue text,
+  p_tag text,
+  p_before_at timestamptz,
+  p_before_id bigint,
+  p_limit integer
+) returns setof awa.dlq_entries
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan -- a filter that is not there is not planned for
+as $$
+begin
+  return query
+  select e.*
+  from awa.dlq_entries e
+  where (p_kind is null or e.kind = p_kind)
+    and (p_queue is null or e.queue = p_queue)
+    and (p_tag is null or e.envelope -> 'tags' ? p_tag)
+    and (e.dlq_at, e.job_id) < (coalesce(p_before_at, 'infinity'), coalesce(p_before_id, 9223372036854775807))
+  order by e.dlq_at desc, e.job_id desc
+  limit least(greatest(p_limit, 1), 1000);
+end
+$$;
+
+revoke execute on function awa.dlq_list(text, text, text, timestamptz, bigint, integer) from public;
+
+create function awa.dlq_get(p_job_id bigint) returns setof awa.dlq_entries
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select e.* from awa.dlq_entries e where e.job_id = p_job_id
+$$;
+
+revoke execute on function awa.dlq_get(bigint) from public;
+
+-- How many dead letters there are in each queue that has some, the fullest first.
+create function awa.dlq_depth() returns table (queue text, n bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select q.name, d.n
+  from awa.dlq_queues() q(name)
+  cross join lateral (select count(*) as n from awa.dlq_entries e where e.queue = q.name) d
+  order by d.n desc, q.name
+$$;
+
+revoke execute on function awa.dlq_depth() from public;
+
+create function awa.dlq_depth_of(p_queue text) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+  select count(*) from awa.dlq_entries e where e.queue = p_queue
+$$;
+
+revoke execute on function awa.dlq_depth_of(text) from public;
+
+create function awa.dlq_chunk_size(p_limit integer) returns integer
+language sql immutable
+as $$
+  select least(greatest(p_limit, 1), 10000)
+$$;
+
+-- Moves failed jobs among the dead letters, the longest failed first: one, or those of a kind and a queue, null for any,
+-- that had failed at p_until.
+create function awa.dlq_move(
+  p_job_id bigint,
+  p_kind text,
+  p_queue text,
+  p_reason text,
+  p_until timestamptz,
+  p_limit integer,
+  p_now timestamptz
+) returns setof awa.dlq_entries
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  if char_length(p_reason) not between 1 and 200 then
+    raise exception using errcode = '22023', message = 'reason: must have 1 to 200 characters';
+  end if;
+  return query
+  with moved as (
+    delete from awa.finished_jobs f
+    where f.job_id in (
+      select j.job_id from awa.finished_jobs j
+      where j.state = 'failed'
+        and (p_job_id is null or j.job_id = p_job_id)
+        and (p_kind is null or j.kind = p_kind)
+        and (p_queue is null or j.queue = p_queue)
+        and (p_until is null or j.finished_at <= p_until)
+      order by j.finished_at, j.job_id
+      limit awa.dlq_chunk_size(p_limit)
+      for update
+    ) and f.state = 'failed'
+    returning f.*
+  )
+  insert into awa.dlq_entries (
+    job_id, dlq_at, reason, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt,
+    max_attempts, queue, kind, args, envelope
+  )
+  select
+    m.job_id, date_trunc('milliseconds', coalesce(p_now, clock_timestamp())), p_reason, m.finished_at, m.run_at,
+    m.created_at, m.attempted_at, m.run_lease, m.priority, m.shard, m.attempt, m.max_attempts, m.queue, m.kind, m.args,
+    m.envelope
+  from moved m
+  returning *;
+end
+$$;
+
+revoke execute on function awa.dlq_move(bigint, text, text, text, timestamptz, integer, timestamptz) from public;
+
+-- The next dead letters, the oldest first, after (p_after_at, p_after_id) and not younger than p_until, locked.
+create function awa.dlq_chunk(
+  p_kind text,
+  p_queue text,
+  p_tag text,
+  p_after_at timestamptz,
+  p_after_id bigint,
+  p_until timestamptz,
+  p_limit integer
+) returns setof awa.dlq_entries
+language plpgsql
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return query
+  select e.*
+  from awa.dlq_entries e
+  where (p_kind is null or e.kind = p_kind)
+    and (p_queue is null or e.queue = p_queue)
+    and (p_tag is null or e.envelope -> 'tags' ? p_tag)
+    and (e.dlq_at, e.job_id) > (coalesce(p_after_at, '-infinity'), coalesce(p_after_id, 0))
+    and e.dlq_at <= p_until
+  order by e.dlq_at, e.job_id
+  limit awa.dlq_chunk_size(p_limit)
+  for update;
+end
+$$;
+
+-- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
+-- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
+-- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none.
+create function awa.dlq_retry(
+  p_job_id bigint,
+  p_run_at timestamptz,
+  p_priority integer,
+  p_queue text,
+  p_now timestamptz
+) returns setof awa.successor
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_problem constant text := awa.job_problem('dlq', p_queue, p_priority, null, p_run_at, null, null);
+  v_entry awa.dlq_entries;
+  v_job awa.successor;
+begin
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = v_problem;
+  end if;
+  delete from awa.dlq_entries e where e.job_id = p_job_id returning e.* into v_entry;
+  if not found then
+    return;
+  end if;
+  v_job := awa.revived(v_entry, p_run_at, p_priority, p_queue, v_now);
+  perform awa.place(array[v_job], v_now);
+  return next v_job;
+end
+$$;
+
+revoke execute on function awa.dlq_retry(bigint, timestamptz, integer, text, timestamptz) from public;
+
+create function awa.revived(
+  p_entry awa.dlq_entries,
+  p_run_at timestamptz,
+  p_priority integer,
+  p_queue text,
+  p_now timestamptz
+) returns awa.successor
+language plpgsql
+as $$
+declare
+  v_job awa.successor;
+begin
+  v_job.job_id := p_entry.job_id;
+  v_job.state := case when p_run_at > p_now then 'scheduled' else 'available' end;
+  v_job.run_at := case when p_run_at > p_now then p_run_at else p_now end;
+  v_job.created_at := p_entry.created_at;
+  v_job.attempted_at := p_entry.attempted_at;
+  v_job.run_lease := p_entry.run_lease;
+  v_job.priority := coalesce(p_priority, p_entry.priority);
+  v_job.shard := case when p_queue is null or p_queue = p_entry.queue then p_entry.shard else 0 end;
+  v_job.attempt := 0;
+  v_job.max_attempts := p_entry.max_attempts;
+  v_job.queue := coalesce(p_queue, p_entry.queue);
+  v_job.kind := p_entry.kind;
+  v_job.args := p_entry.args;
+  v_job.envelope := nullif(p_entry.envelope - 'progress', '{}');
+  return v_job;
+end
+$$;
+
+-- A piece of a bulk retry. Answers how many were seen and how many run again, and the last one seen.
+create function awa.dlq_retry_chunk(
+  p_kind text,
+  p_queue text,
+  p_tag text,
+  p_after_at timestamptz,
+  p_after_id bigint,
+  p_until timestamptz,
+  p_limit integer,
+  p_now timestamptz,
+  out seen integer,
+  out done integer,
+  out last_at timestamptz,
+  out last_id bigint
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_entries constant awa.dlq_entries[] := array(
+    select e from awa.dlq_chunk(p_kind, p_queue, p_tag, p_after_at, p_after_id, p_until, p_limit) e
+  );
+  v_jobs awa.successor[];
+begin
+  seen := cardinality(v_entries);
+  last_at := v_entries[cardinality(v_entries)].dlq_at;
+  last_id := v_entries[cardinality(v_entries)].job_id;
+  select array_agg(awa.revived(e, null, null, null, v_now) order by e.dlq_at, e.job_id) into v_jobs
+  from unnest(v_entries) e;
+  done := coalesce(cardinality(v_jobs), 0);
+  if done > 0 then
+    delete from awa.dlq_entries e where e.job_id = any (select j.job_id from unnest(v_jobs) j);
+    perform awa.place(v_jobs, v_now);
+  end if;
+end
+$$;
+
+revoke execute on function awa.dlq_retry_chunk(
+  text, text, text, timestamptz, bigint, timestamptz, integer, timestamptz
+) from public;
+
+-- Where every dead letter that is thrown away goes through: what it held, goes with it. Answers how many there were.
+create function awa.dlq_forget(p_job_ids bigint[]) returns integer
+language plpgsql
+as $$
+declare
+  v_gone integer;
+begin
+  delete from awa.dlq_entries e where e.job_id = any (p_job_ids);
+  get diagnostics v_gone = row_count;
+  perform awa.release_unique(p_job_ids);
+  return v_gone;
+end
+$$;
+
+create function awa.dlq_purge(p_job_id bigint) returns boolean
+language sql security definer set search_path = pg_catalog, pg_temp
+as $$
+  select awa.dlq_forget(array[p_job_id]) > 0
+$$;
+
+revoke execute on function awa.dlq_purge(bigint) from public;
+
+-- A piece of a purge, answered like one of a retry.
+create function awa.dlq_purge_chunk(
+  p_kind text,
+  p_queue text,
+  p_tag text,
+  p_after_at timestamptz,
+  p_after_id bigint,
+  p_until timestamptz,
+  p_limit integer,
+  out seen integer,
+  out done integer,
+  out last_at timestamptz,
+  out last_id bigint
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_ids bigint[];
+begin
+  select array_agg(e.job_id), count(*), (array_agg(e.dlq_at order by e.dlq_at desc, e.job_id desc))[1],
+    (array_agg(e.job_id order by e.dlq_at desc, e.job_id desc))[1]
+  into v_ids, seen, last_at, last_id
+  from awa.dlq_chunk(p_kind, p_queue, p_tag, p_after_at, p_after_id, p_until, p_limit) e;
+  done := awa.dlq_forget(v_ids);
+end
+$$;
+
+revoke execute on function awa.dlq_purge_chunk(
+  text, text, text, timestamptz, bigint, timestamptz, integer
+) from public;
+
+-- Throws away up to p_limit dead letters that were kept for long enough, the oldest of each queue first; answers how
+-- many. What was said of a queue comes before p_retention_ms.
+create function awa.dlq_cleanup(p_retention_ms bigint, p_limit integer, p_now timestamptz) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+  v_default constant interval := awa.retention('retention', p_retention_ms);
+begin
+  return awa.dlq_forget(array(
+    select e.job_id
+    from awa.dlq_queues() q(name)
+    left join awa/*control*/.queues c on c.name = q.name
+    cross join lateral (
+      select e.job_id from awa.dlq_entries e
+      where e.queue = q.name and e.dlq_at < v_now - coalesce(c.dlq_retention, v_default)
+      order by e.dlq_at, e.job_id
+      limit awa.dlq_chunk_size(p_limit)
+    ) e
+    limit awa.dlq_chunk_size(p_limit)
+  ));
+end
+$$;
+
+revoke execute on function awa.dlq_cleanup(bigint, integer, timestamptz) from public;
+`
+  },
+  {
     version: 29,
     name: "queue_storage_reading",
     schema: "engine",
@@ -4345,7 +5317,9 @@ begin
     union all
     select * from awa.deferred_job_rows d where d.id = p_id
     union all
-    select * from awa.finished_job_rows f where f.id = p_id;
+    select * from awa.finished_job_rows f where f.id = p_id
+    union all
+    select * from awa.dlq_job_rows q where q.id = p_id;
   end if;
 end
 $$;
@@ -4645,6 +5619,14 @@ begin
         and (p_kind is null or f.kind = p_kind) and (p_queue is null or f.queue = p_queue)
         and (p_tag is null or p_tag = any (f.tags))
       order by f.id desc limit v_limit
+    )
+    union all
+    (
+      select * from awa.dlq_job_rows q
+      where (p_state is null or p_state = 'failed') and q.id < v_before
+        and (p_kind is null or q.kind = p_kind) and (p_queue is null or q.queue = p_queue)
+        and (p_tag is null or p_tag = any (q.tags))
+      order by q.id desc limit v_limit
     )
   ) j
   order by j.id desc limit v_limit;

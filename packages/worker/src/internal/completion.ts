@@ -1,4 +1,11 @@
-import type { Completion, Outcome, Service as StorageEngine, StorageError, Verdict } from "@awa/model/StorageEngine"
+import type {
+  Completion,
+  DeadLetterPolicy,
+  Outcome,
+  Service as StorageEngine,
+  StorageError,
+  Verdict
+} from "@awa/model/StorageEngine"
 import type * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -27,6 +34,7 @@ export interface Options {
   readonly engine: StorageEngine
   readonly owner: string
   readonly batchSize: number
+  readonly deadLetters: DeadLetterPolicy
   readonly attempts: Attempts
   readonly signal: (signal: Signal) => void
 }
@@ -52,7 +60,7 @@ const longestDelay = Duration.seconds(1)
  */
 export const make = (options: Options): Effect.Effect<Completer, never, Scope.Scope> =>
   Effect.gen(function*() {
-    const { attempts, batchSize, engine, owner, signal } = options
+    const { attempts, batchSize, deadLetters, engine, owner, signal } = options
     // What is being stored is in front, until it is settled.
     const pending: Array<Entry> = []
     const work = Effect.unsafeMakeLatch(false)
@@ -111,7 +119,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
     }
 
     const store = (batch: ReadonlyArray<Entry>, failures: number): Effect.Effect<void> =>
-      Effect.suspend(() => engine.complete(owner, batch.map(toCompletion))).pipe(
+      Effect.suspend(() => engine.complete(owner, batch.map(toCompletion), deadLetters)).pipe(
         Effect.matchCauseEffect({
           onSuccess: (verdicts) => acknowledge(batch, verdicts),
           onFailure: (cause) => {

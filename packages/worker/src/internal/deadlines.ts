@@ -20,14 +20,16 @@ const granularityMillis = 10
 export const make = (options: {
   readonly queues: ReadonlyArray<Queue>
   readonly attempts: Attempts
+  /** Opened when the deadline of a queue may have become shorter. */
+  readonly changed: Effect.Latch
   readonly signal: (signal: Signal) => void
 }): Effect.Effect<void, never, Scope.Scope> => {
-  const deadlines = options.queues.flatMap(({ deadline }) => deadline === null ? [] : [Duration.toMillis(deadline)])
-  if (deadlines.length === 0) return Effect.void
-  const shortest = Math.min(...deadlines)
+  const { changed, queues } = options
+  const deadlines = () => queues.flatMap(({ deadline }) => deadline === null ? [] : [Duration.toMillis(deadline)])
+  if (deadlines().length === 0) return Effect.void
 
   const turn = Effect.flatMap(Clock.currentTimeMillis, (now) => {
-    let next = now + shortest
+    let next = now + Math.min(...deadlines())
     const expired: Array<string> = []
     for (const attempt of options.attempts.values()) {
       if (attempt.closing || attempt.stop !== null) continue
@@ -44,7 +46,8 @@ export const make = (options: {
       : Effect.as(Effect.logWarning(`${expired.length} attempts ran past their deadline and were interrupted`), wait)
   })
 
-  return Effect.asVoid(
-    Loop.fork({ name: "deadline watcher", turn, pause: (millis) => Effect.sleep(millis), signal: options.signal })
-  )
+  const pause = (millis: number) =>
+    Effect.zipRight(Effect.timeoutOption(changed.await, millis), Effect.sync(() => changed.unsafeClose()))
+
+  return Effect.asVoid(Loop.fork({ name: "deadline watcher", turn, pause, signal: options.signal }))
 }

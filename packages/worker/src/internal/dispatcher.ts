@@ -66,12 +66,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
     let backlogged = false
     /** Opened by every claim that came back full. */
     const backlog = Effect.unsafeMakeLatch(false)
-    const attemptQueue: AttemptQueue = {
-      name: queue.name,
-      permits,
-      deadlineMillis: queue.deadline === null ? Infinity : Duration.toMillis(queue.deadline)
-    }
-    const enough = Math.max(1, Math.min(Math.floor(queue.maxWorkers / gatherPart), queue.claimBatchSize))
+    const enough = () => Math.max(1, Math.min(Math.floor(queue.maxWorkers / gatherPart), queue.claimBatchSize))
 
     yield* notifier.subscribe(queue.name, (event) => {
       if (event === "connected") wakeup.unmarked()
@@ -79,7 +74,11 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
     })
 
     /** One job that cannot be started does not keep the others from it. Answers what was thrown. */
-    const handOver = (jobs: ReadonlyArray<ClaimedJob>, now: number): ReadonlyArray<unknown> => {
+    const handOver = (
+      jobs: ReadonlyArray<ClaimedJob>,
+      attemptQueue: AttemptQueue,
+      now: number
+    ): ReadonlyArray<unknown> => {
       const run = isStopping() ? executor.giveBack : executor.start
       const defects: Array<unknown> = []
       for (const job of jobs) {
@@ -95,6 +94,8 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
     /** From the moment the claim is sent until every job has a fiber nothing can come in between. */
     const claim = Effect.fnUntraced(function*(limit: number) {
       const nonce = newNonce()
+      // It may be overridden while the claim is under way.
+      const { deadline } = queue
       claims.begin(nonce)
       const exit = yield* Effect.exit(
         engine.claim({
@@ -102,7 +103,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
           limit,
           owner,
           nonce,
-          deadline: queue.deadline,
+          deadline,
           priorityAging: queue.priorityAging,
           durability
         })
@@ -114,7 +115,12 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       }
       const jobs = exit.value
       permits.release(limit - jobs.length)
-      const defects = handOver(jobs, yield* Clock.currentTimeMillis)
+      const attemptQueue: AttemptQueue = {
+        name: queue.name,
+        permits,
+        deadlineMillis: deadline === null ? Infinity : Duration.toMillis(deadline)
+      }
+      const defects = handOver(jobs, attemptQueue, yield* Clock.currentTimeMillis)
       claims.answered(nonce)
       if (defects.length > 0) {
         yield* Effect.logError(`${defects.length} jobs could not be started`, Cause.die(defects[0]))
@@ -138,7 +144,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
         }
       }
       yield* permits.awaitFree(1)
-      if (backlogged) yield* Pacing.atMost(permits.awaitFree(enough), gatherMillis)
+      if (backlogged) yield* Pacing.atMost(permits.awaitFree(enough()), gatherMillis)
     })
 
     const turn = Effect.gen(function*() {
@@ -165,7 +171,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       yield* backlog.await
       backlog.unsafeClose()
       yield* completer.roomForMore
-      return permits.free < enough ? 0 : yield* claim(permits.takeUpTo(queue.claimBatchSize))
+      return permits.free < enough() ? 0 : yield* claim(permits.takeUpTo(queue.claimBatchSize))
     })
 
     const pause = (decision: Decision): Effect.Effect<void> => {

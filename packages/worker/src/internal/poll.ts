@@ -15,10 +15,12 @@ export const make = (options: {
   readonly engine: StorageEngine
   readonly queues: ReadonlyArray<Queue>
   readonly dispatchers: ReadonlyArray<Dispatcher>
+  /** Opened when the interval may have become shorter. */
+  readonly changed: Effect.Latch
   readonly signal: (signal: Signal) => void
 }): Effect.Effect<Loop.Loop, never, Scope.Scope> => {
-  const { dispatchers, engine, queues, signal } = options
-  const interval = queues.map((queue) => queue.pollInterval).reduce(Duration.min)
+  const { changed, dispatchers, engine, queues, signal } = options
+  const interval = () => queues.map((queue) => queue.pollInterval).reduce(Duration.min)
 
   const turn = Effect.suspend(() => {
     const sleeping = dispatchers.filter((dispatcher) => dispatcher.isAsleep())
@@ -28,5 +30,5 @@ export const make = (options: {
     })
   })
 
-  return Loop.fork({ name: "poll", turn, pause: () => Loop.interval(interval), signal })
+  return Loop.fork({ name: "poll", turn, pause: () => Loop.intervalOrWake(interval(), changed), signal })
 }

@@ -1,4 +1,5 @@
 import type { QueueStorageConfig } from "@awa/model/QueueStorage"
+import type { DeadLetterPolicy } from "@awa/model/StorageEngine"
 import * as Duration from "effect/Duration"
 import * as Either from "effect/Either"
 import * as Option from "effect/Option"
@@ -10,6 +11,7 @@ import {
   InvalidClaimBatchSize,
   InvalidCompletionBatchSize,
   InvalidConnectionCount,
+  InvalidDlqBatchSize,
   InvalidDuration,
   InvalidMaxWorkers,
   InvalidQueueName,
@@ -77,6 +79,17 @@ export interface CompletionOptions {
   readonly batchSize?: number | undefined
 }
 
+export interface DlqOptions {
+  /** Whether jobs that fail for good become dead letters. Default: no. */
+  readonly enabled?: boolean | undefined
+  /** How long dead letters are kept. Default 30 days. */
+  readonly retention?: Duration.DurationInput | undefined
+  /** How often the leader looks for dead letters that were kept for long enough. Default 1 minute. */
+  readonly cleanupInterval?: Duration.DurationInput | undefined
+  /** The most dead letters one statement throws away, 1 to 10,000; a pass goes on until none is left. Default 1,000. */
+  readonly cleanupBatchSize?: number | undefined
+}
+
 export interface ShutdownOptions {
   /** How long stopping may take in all. Default 30 seconds; the first four fifths are for running jobs to finish. */
   readonly timeout?: Duration.DurationInput | undefined
@@ -112,6 +125,8 @@ export interface Options {
   readonly retention: RetentionOptions
   readonly queueStorage: QueueStorageOptions
   readonly completion: CompletionOptions
+  readonly dlq: DlqOptions
+  readonly overrideRefresh: Duration.DurationInput | undefined
   readonly shutdown: ShutdownOptions
   readonly connections: ConnectionsOptions
   readonly claimDurability: ClaimDurability
@@ -136,6 +151,13 @@ export interface Settings {
     readonly layout: QueueStorageConfig
   }
   readonly completion: { readonly batchSize: number }
+  readonly dlq: {
+    readonly enabled: boolean
+    readonly retention: Duration.Duration
+    readonly cleanupInterval: Duration.Duration
+    readonly cleanupBatchSize: number
+  }
+  readonly overrideRefresh: Duration.Duration
   readonly shutdown: { readonly timeout: Duration.Duration }
   readonly connections: {
     readonly notifications: "listen" | "poll"
@@ -155,6 +177,8 @@ export const emptyOptions: Options = {
   retention: {},
   queueStorage: {},
   completion: {},
+  dlq: {},
+  overrideRefresh: undefined,
   shutdown: {},
   connections: {},
   claimDurability: "async",
@@ -164,6 +188,11 @@ export const emptyOptions: Options = {
 const maxBatchSize = 10_000
 
 const maxQueueNameLength = 200
+
+const leastOverrideRefresh = Duration.millis(50)
+
+/** PostgreSQL can take it off any date that makes sense. */
+const longestRetention = Duration.days(36_525)
 
 /** The first thing that is wrong, in the order in which things were written down. */
 export const resolve = (options: Options): Either.Either<Settings, BuildError.BuildError> =>
@@ -221,6 +250,17 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
     yield* knownOptions("completion", options.completion, ["batchSize"])
     const batchSize = options.completion.batchSize ?? 512
     yield* integer(InvalidCompletionBatchSize, "completion.batchSize", batchSize, maxBatchSize)
+    const dlq = yield* dlqSettings(options.dlq)
+    const overrideRefresh = yield* duration("overrideRefresh", options.overrideRefresh, Duration.seconds(10))
+    if (Duration.lessThan(overrideRefresh, leastOverrideRefresh)) {
+      return yield* Either.left(
+        new InvalidDuration({
+          setting: "overrideRefresh",
+          value: options.overrideRefresh,
+          reason: "it must be at least 50 milliseconds"
+        })
+      )
+    }
     const shutdown = yield* durations("shutdown", options.shutdown, { timeout: Duration.seconds(30) })
     const connections = yield* connectionSettings(options.connections, queues.length)
     yield* choice("claimDurability", options.claimDurability, ["async", "sync"])
@@ -233,6 +273,8 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
       retention,
       queueStorage,
       completion: { batchSize },
+      dlq,
+      overrideRefresh,
       shutdown,
       connections,
       claimDurability: options.claimDurability,
@@ -293,8 +335,35 @@ const queueConfig = (name: string, config: QueueConfig.QueueConfig): Check<Queue
     const priorityAging = isEndless(config.priorityAging)
       ? null
       : yield* duration(`${group}.priorityAging`, config.priorityAging, defaults.priorityAging)
-    return { maxWorkers, claimBatchSize, pollInterval, deadline, priorityAging }
+    yield* flag(`${group}.dlq`, config.dlq)
+    return { maxWorkers, claimBatchSize, pollInterval, deadline, priorityAging, dlq: config.dlq ?? defaults.dlq }
   })
+
+const dlqSettings = (options: DlqOptions): Check<Settings["dlq"]> =>
+  Either.gen(function*() {
+    yield* knownOptions("dlq", options, ["enabled", "retention", "cleanupInterval", "cleanupBatchSize"])
+    yield* flag("dlq.enabled", options.enabled)
+    const retention = yield* duration("dlq.retention", options.retention, Duration.days(30))
+    if (Duration.greaterThan(retention, longestRetention)) {
+      return yield* Either.left(
+        new InvalidDuration({
+          setting: "dlq.retention",
+          value: options.retention,
+          reason: "it must be at most 100 years"
+        })
+      )
+    }
+    const cleanupBatchSize = options.cleanupBatchSize ?? 1_000
+    yield* integer(InvalidDlqBatchSize, "dlq.cleanupBatchSize", cleanupBatchSize, maxBatchSize)
+    const cleanupInterval = yield* duration("dlq.cleanupInterval", options.cleanupInterval, Duration.minutes(1))
+    return { enabled: options.enabled ?? false, retention, cleanupInterval, cleanupBatchSize }
+  })
+
+/** What becomes of the jobs of this worker that fail for good. */
+export const deadLetterPolicy = ({ dlq, queues }: Pick<Settings, "dlq" | "queues">): DeadLetterPolicy => ({
+  enabled: dlq.enabled,
+  queues: Object.fromEntries(queues.flatMap(({ dlq, name }) => dlq === null ? [] : [[name, dlq]]))
+})
 
 const connectionSettings = (options: ConnectionsOptions, queues: number): Check<Settings["connections"]> =>
   Either.gen(function*() {
@@ -378,6 +447,11 @@ const integer = (Refused: NumberError, setting: string, value: unknown, max: num
           : `it must be a whole number from 1 to ${max}`
       })
     )
+
+const flag = (setting: string, value: unknown): Check =>
+  value === undefined || typeof value === "boolean"
+    ? ok
+    : Either.left(new InvalidChoice({ setting, value, reason: "it must be true or false" }))
 
 const choice = (setting: string, value: unknown, choices: ReadonlyArray<string>): Check =>
   choices.includes(value as string)

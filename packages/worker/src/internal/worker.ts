@@ -17,10 +17,12 @@ import * as Dispatcher from "./dispatcher.js"
 import * as Executor from "./executor.js"
 import * as Heartbeat from "./heartbeat.js"
 import type { Leadership } from "./leadership.js"
+import { LiveQueue } from "./liveQueue.js"
 import * as Leader from "./maintenance/leader.js"
+import * as Overrides from "./overrides.js"
 import * as Pacing from "./pacing.js"
 import * as Poll from "./poll.js"
-import type { Settings } from "./settings.js"
+import { deadLetterPolicy, type Settings } from "./settings.js"
 
 export interface Options {
   readonly settings: Settings
@@ -57,6 +59,7 @@ export const make = (options: Options): Effect.Effect<Awa.Service, never, Scope.
         engine,
         owner: instanceId,
         batchSize: settings.completion.batchSize,
+        deadLetters: deadLetterPolicy(settings),
         attempts,
         signal
       })
@@ -78,8 +81,21 @@ export const make = (options: Options): Effect.Effect<Awa.Service, never, Scope.
         owner: instanceId
       })
       yield* notifier.subscribeAborted(instanceId, (fences) => attempts.abort(fences))
-      yield* Deadlines.make({ queues: settings.queues, attempts, signal })
-      const dispatchers = yield* Effect.forEach(settings.queues, (queue) =>
+      const queues = settings.queues.map((queue) => new LiveQueue(queue))
+      const pollChanged = Effect.unsafeMakeLatch(false)
+      const deadlinesChanged = Effect.unsafeMakeLatch(false)
+      yield* Overrides.make({
+        engine,
+        queues,
+        interval: settings.overrideRefresh,
+        onChange: () => {
+          pollChanged.unsafeOpen()
+          deadlinesChanged.unsafeOpen()
+        },
+        signal
+      })
+      yield* Deadlines.make({ queues, attempts, changed: deadlinesChanged, signal })
+      const dispatchers = yield* Effect.forEach(queues, (queue) =>
         Dispatcher.make({
           queue,
           owner: instanceId,
@@ -92,7 +108,7 @@ export const make = (options: Options): Effect.Effect<Awa.Service, never, Scope.
           isStopping: () => stopping,
           signal
         }))
-      const poll = yield* Poll.make({ engine, queues: settings.queues, dispatchers, signal })
+      const poll = yield* Poll.make({ engine, queues, dispatchers, changed: pollChanged, signal })
       return { completer, heartbeat, leader, dispatchers, poll }
     })
 

@@ -4,6 +4,7 @@ import type {
   ClaimedJob,
   Completion,
   Outcome,
+  QueueOverrides,
   Rescued,
   Service,
   StorageError,
@@ -51,6 +52,9 @@ export const make = () => {
   const calls: Array<{ readonly operation: Operation; readonly size: number }> = []
   const before = new Map<Operation, Effect.Effect<unknown, StorageError>>()
   const after = new Map<Operation, Effect.Effect<unknown, StorageError>>()
+
+  let overrides: ReadonlyArray<QueueOverrides> = []
+  const deadLetters: Array<unknown> = []
 
   const fenceOf = (job: Stored) => `${job.id}.${job.lease}.${job.nonce}`
 
@@ -213,6 +217,10 @@ export const make = () => {
     rescueStale: ({ limit, staleness }) =>
       rescue("rescueStale", limit, (job, now) => now - job.beatAt > Duration.toMillis(staleness)),
     rescueExpired: ({ limit }) => rescue("rescueExpired", limit, (job, now) => job.deadlineAt <= now),
+    overrides: (queues) =>
+      operation("overrides", queues.length, () => overrides.filter(({ queue }) => queues.includes(queue))),
+    cleanupDeadLetters: ({ limit }) =>
+      operation("cleanupDeadLetters", limit, () => deadLetters.splice(0, limit).length),
     reclaim: () => Effect.succeed({ rotated: false, evicted: 0, kept: 0, freed: 0 }),
     expire: () => Effect.succeed(0),
     sweepKeys: (limit) => operation("sweepKeys", limit, () => 0)
@@ -253,7 +261,10 @@ export const make = () => {
       }
       return jobs.slice(-added.length)
     },
-    states: () => jobs.map((job) => job.state)
+    states: () => jobs.map((job) => job.state),
+    /** What operators override from now on. */
+    override: (...said: ReadonlyArray<QueueOverrides>) => void (overrides = said),
+    deadLetters
   }
 }
 

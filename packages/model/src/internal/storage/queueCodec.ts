@@ -1,7 +1,16 @@
 /** @internal How queue storage's functions write what goes in and out of them. */
 import * as Duration from "effect/Duration"
 import { type JobFailure, JobId } from "../../JobRow.js"
-import type { AttemptToken, Beat, ClaimedJob, Completion, Outcome, Rescued, Verdict } from "../../StorageEngine.js"
+import type {
+  AttemptToken,
+  Beat,
+  ClaimedJob,
+  Completion,
+  DeadLetterPolicy,
+  Outcome,
+  Rescued,
+  Verdict
+} from "../../StorageEngine.js"
 import * as JobRows from "../jobRow.js"
 import { storable } from "./storable.js"
 
@@ -297,3 +306,16 @@ export const rescued = (json: string, reason: Rescued["reason"]): ReadonlyArray<
     reason,
     state
   }))
+
+const policies = new WeakMap<DeadLetterPolicy, string>()
+
+/** @internal A worker says the same all its life. */
+export const deadLetterPolicy = (policy: DeadLetterPolicy | undefined): string | null => {
+  if (policy === undefined) return null
+  let json = policies.get(policy)
+  if (json === undefined) {
+    json = JSON.stringify(policy)
+    policies.set(policy, json)
+  }
+  return json
+}

@@ -10,11 +10,15 @@ export const make = ({ engine }: Schemas) => {
       `select jobs, claimed_at, deadline_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz, $8::bigint)`
     ),
     complete: registerStatement(
-      `select ${schema}.complete($1::uuid, $2::jsonb, $3::jsonb, $4::timestamptz)::text as rejected`
+      `select ${schema}.complete($1::uuid, $2::jsonb, $3::jsonb, $4::timestamptz, $5::jsonb)::text as rejected`
     ),
+    dlqCleanup: `select ${schema}.dlq_cleanup($1::bigint, $2::int, $3::timestamptz) as gone`,
     heartbeat: registerStatement(`select ${schema}.heartbeat($1::uuid, $2::jsonb, $3::timestamptz)::text as lost`),
     ownedAttempts: registerStatement(
       `select ${schema}.owned_attempts($1::uuid, $2::bigint, $3::bigint, $4::timestamptz)::text as owned`
+    ),
+    overrides: registerStatement(
+      `select queue, overrides::text from ${schema}.queue_settings($1::text[]) where overrides <> '{}'`
     ),
     probe: registerStatement(`select ${schema}.probe($1::text[]) as queue`),
     cancelRequested: registerStatement(
@@ -22,7 +26,7 @@ export const make = ({ engine }: Schemas) => {
     ),
     promote: registerStatement(`select ${schema}.promote($1::int, $2::timestamptz) as promoted`),
     rescue: registerStatement(
-      `select rescued::text, complete, settled::text, xid::text, xmin::text from ${schema}.rescue($1::text, $2::bigint, $3::bigint, $4::int, $5::timestamptz)`
+      `select rescued::text, complete, settled::text, xid::text, xmin::text from ${schema}.rescue($1::text, $2::bigint, $3::bigint, $4::int, $5::timestamptz, $6::jsonb)`
     ),
     config:
       `select ${schema}.storage_setting('queue_slots') as queue_slots, ${schema}.storage_setting('lease_slots') as lease_slots`,

@@ -5,8 +5,9 @@ import type * as Scope from "effect/Scope"
 import type { Signal } from "../../Signals.js"
 import type { Leadership, Term } from "../leadership.js"
 import * as Loop from "../loop.js"
-import type { Settings } from "../settings.js"
+import { deadLetterPolicy, type Settings } from "../settings.js"
 import { cancelAllRequested } from "./cancel.js"
+import { cleanupAll } from "./deadLetters.js"
 import { expireAll } from "./expire.js"
 import { promoteAll } from "./promote.js"
 import { reclaim } from "./reclaim.js"
@@ -25,12 +26,13 @@ export interface Options {
 }
 
 /**
- * Runs for leader, and while it leads does what must be done once for all workers: promotion, rescue, retention. Each task is a
- * loop of its own, so that a slow one delays no other. The term ends with the lock's connection.
+ * Runs for leader, and while it leads does what must be done once for all workers: promotion, rescue, retention. Each task
+ * is a loop of its own, so that a slow one delays no other. The term ends with the lock's connection.
  */
 export const make = ({ engine, leadership, settings, signal }: Options): Effect.Effect<Leader, never, Scope.Scope> =>
   Effect.gen(function*() {
-    const { heartbeat, maintenance } = settings
+    const { dlq, heartbeat, maintenance } = settings
+    const deadLetters = deadLetterPolicy(settings)
     let leading = false
 
     const setLeading = (value: boolean) =>
@@ -59,14 +61,14 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       }),
       Loop.fork({
         name: "maintenance.rescue_stale",
-        turn: rescueAll((limit) => engine.rescueStale({ staleness: heartbeat.staleness, limit }), signal),
+        turn: rescueAll((limit) => engine.rescueStale({ staleness: heartbeat.staleness, limit, deadLetters }), signal),
         pause: () => Loop.interval(heartbeat.rescueInterval),
         worked,
         signal
       }),
       Loop.fork({
         name: "maintenance.rescue_deadline",
-        turn: rescueAll((limit) => engine.rescueExpired({ limit }), signal),
+        turn: rescueAll((limit) => engine.rescueExpired({ limit, deadLetters }), signal),
         pause: () => Loop.interval(maintenance.deadlineRescueInterval),
         worked,
         signal
@@ -89,6 +91,13 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
         name: "maintenance.sweep_keys",
         turn: engine.sweepKeys(1000),
         pause: () => Loop.interval(maintenance.keySweepInterval),
+        worked,
+        signal
+      }),
+      Loop.fork({
+        name: "maintenance.dlq_cleanup",
+        turn: cleanupAll(engine, dlq, signal),
+        pause: () => Loop.interval(dlq.cleanupInterval),
         worked,
         signal
       })

@@ -1,0 +1,102 @@
+/** What an operator says to running workers. */
+import { Jobs, TestDatabase } from "@awa/testing"
+import { assert, describe, it } from "@effect/vitest"
+import { Awa, Dlq, JobError, Queues } from "awa"
+import { Duration, Effect, Option } from "effect"
+import { Greet, start } from "./support/worker.js"
+
+/** Nothing but a notification makes it look for jobs in time. */
+const lazy = Awa.builder.pipe(Awa.queue("default", { pollInterval: "1 hour", deadline: "1 hour" }))
+
+const done = Awa.handle(Greet, () => Effect.void)
+
+const Live = () => TestDatabase.layer()
+
+describe("a worker", () => {
+  it.scopedLive("takes nothing of a paused queue, and is woken when it is resumed", () =>
+    Effect.gen(function*() {
+      const { signals } = yield* start(lazy.pipe(done))
+      yield* signals.until("it sleeps", () => signals.all("asleep").length > 0)
+      yield* Queues.pause("default", { by: "ada" })
+      const { id } = yield* Greet.enqueue({ name: "Grace" })
+      // Woken by the job, it claims in vain and goes back to sleep.
+      yield* signals.until("it has looked", () => signals.all("asleep").length > 1)
+      assert.strictEqual((yield* Jobs.get(id)).state, "available")
+      yield* Queues.resume("default")
+      yield* signals.until("the job ran", () => signals.flushed().length === 1)
+      assert.strictEqual((yield* Jobs.get(id)).state, "completed")
+    }).pipe(Effect.scoped, Effect.provide(Live())))
+
+  it.scopedLive("takes over what is overridden, and lets go of it", () =>
+    Effect.gen(function*() {
+      const { signals } = yield* start(
+        lazy.pipe(
+          Awa.overrideRefresh("50 millis"),
+          Awa.shutdown({ timeout: "1 second" }),
+          Awa.handle(Greet, (_, { job }) => job.attempt === 1 ? Effect.never : Effect.void)
+        )
+      )
+      yield* Queues.setOverrides("default", { deadline: "300 millis" })
+      yield* signals.until("it is overridden", () => signals.all("overridden").length === 1)
+      const { id } = yield* Greet.enqueue({ name: "Grace" })
+      yield* signals.until("the attempt was stopped", () => signals.flushed().length === 1)
+      const job = yield* Jobs.get(id)
+      assert.match(job.errors[0]!.error, /deadline exceeded/)
+      yield* Queues.clearOverrides("default")
+      yield* signals.until("it is not any more", () => signals.all("overridden").length === 2)
+      const other = yield* Greet.enqueue({ name: "Ada" })
+      yield* signals.until("it is claimed", () => signals.all("claimed").filter(({ count }) => count > 0).length >= 2)
+      const { attemptedAt, deadlineAt } = yield* Jobs.get(other.id)
+      assert.strictEqual(deadlineAt!.getTime() - attemptedAt!.getTime(), Duration.toMillis("1 hour"))
+    }).pipe(Effect.scoped, Effect.provide(Live())))
+
+  it.scopedLive("makes dead letters of what fails, where it is told to", () =>
+    Effect.gen(function*() {
+      const { signals } = yield* start(
+        Awa.builder.pipe(
+          Awa.queue("default"),
+          Awa.queue("spared", { dlq: false }),
+          Awa.queue("forced", { dlq: false }),
+          Awa.dlq({ enabled: true }),
+          Awa.handle(Greet, ({ name }) =>
+            name === "terminal" ? Effect.fail(JobError.terminal("no")) : Effect.fail("again"))
+        )
+      )
+      yield* Queues.setDlq("forced", { enabled: true })
+      const terminal = yield* Greet.enqueue({ name: "terminal" })
+      const exhausted = yield* Greet.enqueue({ name: "x" }, { maxAttempts: 1 })
+      const spared = yield* Greet.enqueue({ name: "terminal" }, { queue: "spared" })
+      const forced = yield* Greet.enqueue({ name: "terminal" }, { queue: "forced" })
+      const again = yield* Greet.enqueue({ name: "x" }, { maxAttempts: 2 })
+      yield* signals.until("all have failed once", () =>
+        signals.flushed().length === 5)
+      const reasons = yield* Effect.forEach([terminal, exhausted, spared, forced, again], ({ id }) =>
+        Effect.map(
+          Dlq.get(id),
+          Option.match({ onNone: () => null, onSome: ({ reason }) => reason })
+        ))
+      assert.deepStrictEqual(reasons, ["terminal_error", "max_attempts_exhausted", null, "terminal_error", null])
+      assert.strictEqual((yield* Jobs.get(spared.id)).state, "failed")
+      assert.strictEqual((yield* Jobs.get(again.id)).state, "retryable")
+    }).pipe(Effect.scoped, Effect.provide(Live())))
+
+  it.scopedLive("runs a dead letter that is revived, at once", () =>
+    Effect.gen(function*() {
+      const { retry: revive } = Dlq
+      const { signals } = yield* start(
+        lazy.pipe(
+          Awa.dlq({ enabled: true }),
+          Awa.handle(
+            Greet,
+            (_, { job }) => job.runLease === 1n ? Effect.fail(JobError.terminal("not yet")) : Effect.void
+          )
+        )
+      )
+      const { id } = yield* Greet.enqueue({ name: "Grace" })
+      yield* signals.until("it has failed", () => signals.flushed().length === 1)
+      yield* signals.until("it sleeps", () => signals.all("asleep").length > 0)
+      yield* revive(id)
+      yield* signals.until("it has run", () => signals.flushed().length === 2)
+      assert.deepInclude(yield* Jobs.get(id), { state: "completed", attempt: 1, runLease: 2n })
+    }).pipe(Effect.scoped, Effect.provide(Live())))
+})
