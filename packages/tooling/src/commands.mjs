@@ -15,6 +15,7 @@ export const commands = {
   demo: (args) => [[...fromSources, "packages/demo/src/main.ts", ...args]],
   test: (args) => [[vitest, "run", ...args]],
   check: () => [["packages/tooling/src/check.mjs"]],
+  conformance: (args) => [["packages/tooling/src/conformance.mjs", ...args]],
   bench: (args) => [build, ["packages/bench/dist/bench.js", ...args]],
   stress: (args) => [build, ["packages/bench/dist/stress.js", ...args]],
   build: () => [build],
