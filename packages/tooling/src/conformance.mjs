@@ -3,7 +3,7 @@ import { fetchPostgres, majors } from "./postgres.mjs"
 import { run } from "./supervise.mjs"
 
 /** What an engine must do, and what random programs find. */
-const suite = ["packages/testing/test/Conformance.test.ts", "packages/testing/test/Invariants.test.ts"]
+const suite = ["packages/testing/test/Conformance.test.ts", "test/programs"]
 
 const args = process.argv.slice(2)
 const chosen = args.filter((arg) => /^\d+$/.test(arg)).map(Number)
