@@ -5,7 +5,7 @@ import { Effect } from "effect"
 import { expect } from "vitest"
 
 /** I10: whoever takes several takes them in this order, so that nobody waits in a circle. */
-const order = ["maintenance", "lane", "owner"]
+const order = ["maintenance", "slots", "lane", "owner"]
 
 type Functions = ReadonlyMap<string, string>
 

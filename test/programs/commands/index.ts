@@ -4,6 +4,7 @@ import { claim, claimInVain } from "./claim.js"
 import { enqueue, enqueueAlike, enqueueMixed } from "./enqueue.js"
 import { look } from "./look.js"
 import { promote, rescueExpired, rescueStale, wait } from "./maintenance.js"
+import { rotate, tidy } from "./slots.js"
 import { begin, endTransaction, enqueueMore, savepoint } from "./transaction.js"
 
 /** All a program may do. */
@@ -23,5 +24,7 @@ export const commands: ReadonlyArray<Command> = [
   promote,
   rescueStale,
   rescueExpired,
+  rotate,
+  tidy,
   look
 ]

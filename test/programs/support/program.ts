@@ -2,7 +2,7 @@ import { StorageEngine } from "@awa/model"
 import { Duration, Effect, FastCheck as fc } from "effect"
 import * as assert from "node:assert/strict"
 import { commands } from "../commands/index.js"
-import { agree, always, begun, drained, holds, learnRetries, onlyInserted } from "./invariants.js"
+import { agree, always, drained, holds, learnRetries, onlyInserted } from "./invariants.js"
 import { Model } from "./model.js"
 import { end, type Host, inTimeOf, owners, queues, type Real } from "./real.js"
 
@@ -13,7 +13,6 @@ export const programs = (host: Host, length: number) =>
   fc.asyncProperty(fc.commands([step], { maxCommands: length, size: "max" }), (program) =>
     host.use(async (real) => {
       const model = new Model()
-      await real.run(begun)
       await fc.asyncModelRun(() => ({ model, real }), program)
       await real.run(inTimeOf(model)(judge(model, real)))
     }))

@@ -98,15 +98,17 @@ const sessionsOf = (url: string, all: Array<Pg.Client>): Sessions => {
 }
 
 /** What stays: sessions remember lanes, and numbers that came back would be a restored database. */
-const kept = ["epochs", "lanes", "slots", "schema_migrations"]
+const kept = ["epochs", "lanes", "schema_migrations", "storage_config"]
 
 const empty = Effect.gen(function*() {
   const sql = yield* SqlClient.SqlClient
-  const tables = yield* sql<{ name: string }>`
-    select c.oid::regclass::text as name from pg_class c
-    where c.relnamespace = 'awa'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
-      and c.relname <> all (${kept})`
-  for (const { name } of tables) yield* sql.unsafe(`delete from ${name}`)
+  const [used] = yield* sql<{ tables: string }>`
+    select string_agg(c.oid::regclass::text, ',') as tables from pg_class c
+    where c.relnamespace = 'awa'::regnamespace and c.relkind = 'r' and c.relname <> all (${kept})
+      and pg_relation_size(c.oid) > 0`
+  yield* sql.unsafe(`truncate ${used?.tables ?? "awa.slots"}`)
+  yield* sql`insert into awa.slots (ring, generation, slot) values ('ready', 1, 0), ('lease', 1, 0)`
+  yield* sql`select setval('awa.ready_slot', 0)`
 })
 
 const unwrap = <A, E>(exit: Exit.Exit<A, E>): A => {
