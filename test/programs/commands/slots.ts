@@ -25,11 +25,12 @@ export const tidy = command("tidy", {
       yield* sql`select awa.publish_slot()`
       for (const { slot } of yield* sql<{ slot: number }>`select slot from awa.sealed_slots()`) {
         yield* sql`select awa.count_slot(${slot}::smallint)`
-        yield* sql`select awa.evict(${slot}::smallint, ${evictAge}, 500, ${now})`
+        const [evicted] = yield* sql<{ n: number }>`select awa.evict(${slot}::smallint, ${evictAge}, 500, ${now}) as n`
+        if (evicted?.n !== 0) model.forgets = true
         yield* sql`select awa.drain_slot(${slot}::smallint, ${parkAge}, 100, ${now})`
         if (!frees) continue
         const [answer] = yield* sql<{ is: string }>`select awa.free_slot(${slot}::smallint, 0, 0, ${now}) as is`
-        if (answer?.is === "freed") model.freed = true
+        if (answer?.is === "freed") model.forgets = true
       }
     })
 })

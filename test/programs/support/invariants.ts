@@ -24,7 +24,7 @@ export const agree = (model: Model) =>
     const listed = new Set(seen.map(({ id }) => id))
     const progressOf = (job: ModelJob) => model.open.find((attempt) => attempt.job === job)?.progress ?? job.progress
     // A slot that was freed has taken its successes along.
-    const present = model.visible.filter(({ id, state }) => state !== "completed" || !model.freed || listed.has(id))
+    const present = model.visible.filter(({ id, state }) => state !== "completed" || !model.forgets || listed.has(id))
     const expected = [...present].sort((a, b) => a.id < b.id ? -1 : 1).map((job) => ({
       id: job.id,
       state: job.state,
