@@ -29,7 +29,8 @@ const install: System["install"] = ({ settings: { shards = 1 }, url }) =>
 
 const producer: System["producer"] = ({ connections, url }) =>
   Effect.map(
-    Effect.orDie(Layer.build(Database.layer({ url, maxConnections: connections }))),
+    // A producer that cannot keep up waits for a connection.
+    Effect.orDie(Layer.build(Database.layer({ url, maxConnections: connections, connectTimeout: "5 minutes" }))),
     (context) => ({
       many: (payloads) => BenchJob.enqueueMany(payloads).pipe(Effect.provide(context), Effect.orDie, Effect.asVoid),
       one: (payload) => BenchJob.enqueue(payload).pipe(Effect.provide(context), Effect.orDie, Effect.asVoid)
