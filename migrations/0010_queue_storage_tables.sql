@@ -430,9 +430,9 @@ as $$
       (select max(d.job_id) from awa.deferred_jobs d),
       (select max(f.job_id) from awa.finished_jobs f),
       (select max(q.job_id) from awa.dlq_entries q)
-    ) > (select s.last_value from awa.pos_seq s) then 'pos_seq'
+    ) > (select s.last_value - (not s.is_called)::integer from awa.pos_seq s) then 'pos_seq'
     when (select b.batch_id from awa.claim_batches b order by b.batch_id desc limit 1)
-      > (select s.last_value from awa.batch_seq s) then 'batch_seq'
+      > (select s.last_value - (not s.is_called)::integer from awa.batch_seq s) then 'batch_seq'
   end
 $$;
 

@@ -10,6 +10,12 @@ export interface Options {
   readonly rounds: number | undefined
   /** Concurrent producers, where the benchmark has any. */
   readonly connections: number | undefined
+  /** Length of a measurement at a fixed rate. */
+  readonly minutes: number | undefined
+  /** Jobs a second, where they arrive at a fixed rate. */
+  readonly rate: number | undefined
+  /** Worker processes, where there are many. */
+  readonly processes: number | undefined
   /** Other job queues to compare with. */
   readonly peers: ReadonlyArray<string>
 }

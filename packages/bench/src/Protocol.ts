@@ -24,6 +24,10 @@ export interface Calls {
   readonly work: Call<{ readonly url: string; readonly settings: Settings }, void>
   /** Answers when that many jobs were handled since the start. */
   readonly handled: Call<{ readonly jobs: number }, void>
+  /** How many jobs were handled since the start. */
+  readonly handledSoFar: Call<void, number>
+  /** Milliseconds that the statements took which fetch work, since the last such call. */
+  readonly claimTimes: Call<void, ReadonlyArray<number>>
   /** Milliseconds from enqueue call to handler of the jobs handled since the last such call. */
   readonly latencies: Call<void, ReadonlyArray<number>>
   /** `heapUsed` after forced garbage collections, in bytes. */

@@ -43,6 +43,14 @@ export const query = <Row extends pg.QueryResultRow>(
     Effect.scoped
   )
 
+/** Keeps a transaction open that has a snapshot and a transaction id, until the scope closes. */
+export const holdTransaction = (url: string): Effect.Effect<void, never, Scope.Scope> =>
+  Effect.flatMap(connect(url), (client) =>
+    Effect.promise(async () => {
+      await client.query("begin isolation level repeatable read")
+      await client.query("select pg_current_xact_id(), count(*) from pg_class")
+    }))
+
 let databases = 0
 
 /** A new database; dropped when the scope closes. */

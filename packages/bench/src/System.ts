@@ -42,6 +42,10 @@ export interface Worker {
   readonly throughput: Settings
   /** For jobs that arrive one by one. */
   readonly latency: Settings
+  /** For one of many processes that works one job at a time. */
+  readonly alone?: Settings
+  /** Tells the statements that fetch work from all others. */
+  readonly claims?: RegExp
   /** A query of one boolean column `settled`: no job waits or runs, everything handled is durably so. */
   readonly settled: string
   /** A query of one column `finished`, the number of finished jobs kept; `null` if the system deletes them. */

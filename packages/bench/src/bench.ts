@@ -4,10 +4,12 @@
 import { Console, Effect } from "effect"
 import { parseArgs } from "node:util"
 import { type Benchmark } from "./Benchmark.js"
+import { claimers } from "./benchmarks/Claimers.js"
 import { drain } from "./benchmarks/Drain.js"
 import { enqueue } from "./benchmarks/Enqueue.js"
 import { latency } from "./benchmarks/Latency.js"
 import { memory } from "./benchmarks/Memory.js"
+import { pinned } from "./benchmarks/Pinned.js"
 import { single } from "./benchmarks/Single.js"
 import { sweep } from "./benchmarks/Sweep.js"
 import { tables } from "./benchmarks/Tables.js"
@@ -16,7 +18,17 @@ import * as Report from "./Report.js"
 import { startServer } from "./Server.js"
 import { loadSystem, names } from "./systems/index.js"
 
-const benchmarks: Readonly<Record<string, Benchmark>> = { enqueue, single, drain, latency, memory, tables, sweep }
+const benchmarks: Readonly<Record<string, Benchmark>> = {
+  enqueue,
+  single,
+  drain,
+  latency,
+  pinned,
+  claimers,
+  memory,
+  tables,
+  sweep
+}
 
 const usage = `npm run bench -- BENCHMARK [options]
 
@@ -25,6 +37,9 @@ ${Object.entries(benchmarks).map(([name, { summary }]) => `  ${name.padEnd(9)}${
   --jobs N          jobs of one measurement
   --rounds N        rounds (3)
   --connections N   concurrent producers (enqueue: 1, single: 16)
+  --minutes N       length of each run of pinned (10)
+  --rate N          jobs a second of pinned (1,000)
+  --processes N     worker processes of claimers (16)
   --peers a,b       queues to compare with (graphile-worker,pg-boss)
   --only a,b        measure exactly these systems
   --json FILE       write the results as JSON too
@@ -38,6 +53,9 @@ const parse = CommandLine.parse(usage, () => {
       jobs: { type: "string" },
       rounds: { type: "string" },
       connections: { type: "string" },
+      minutes: { type: "string" },
+      rate: { type: "string" },
+      processes: { type: "string" },
       peers: { type: "string", default: "graphile-worker,pg-boss" },
       only: { type: "string" },
       json: { type: "string" }
@@ -59,6 +77,9 @@ const parse = CommandLine.parse(usage, () => {
       jobs: CommandLine.positive("jobs", values.jobs),
       rounds: CommandLine.positive("rounds", values.rounds),
       connections: CommandLine.positive("connections", values.connections),
+      minutes: CommandLine.positive("minutes", values.minutes),
+      rate: CommandLine.positive("rate", values.rate),
+      processes: CommandLine.positive("processes", values.processes),
       peers
     }
   }

@@ -4,6 +4,7 @@
 import { NodeRuntime } from "@effect/platform-node"
 import { Cause, Effect, Logger, LogLevel, Runtime, Scope } from "effect"
 import type { Calls, Request, Response } from "./Protocol.js"
+import { watchStatements } from "./Statements.js"
 import { monotonicMillis, poissonArrivals } from "./Statistics.js"
 import { payload, type Producer, type System, type Worker } from "./System.js"
 import { loadSystem } from "./systems/index.js"
@@ -32,6 +33,7 @@ const makeHandlers = (system: System): Handlers => {
   let enqueued = 0
   let handled = 0
   let latencies: Array<number> = []
+  const claims = watchStatements(system.worker?.claims)
   let awaited: { readonly jobs: number; readonly resume: () => void } | undefined
 
   const handle: Parameters<Worker["start"]>[0]["handle"] = (job) => {
@@ -90,6 +92,8 @@ const makeHandlers = (system: System): Handlers => {
           }
         }
       }),
+    handledSoFar: () => Effect.sync(() => handled),
+    claimTimes: () => Effect.sync(() => claims.splice(0)),
     latencies: () =>
       Effect.sync(() => {
         const collected = latencies

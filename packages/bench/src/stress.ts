@@ -9,9 +9,10 @@ import * as Cursor from "./stress/Cursor.js"
 
 class StressFailed extends Data.TaggedError("StressFailed")<{ readonly message: string }> {}
 
-const usage = `npm run stress -- cursor [options]
+const usage = `npm run stress -- PROGRAM [options]
 
   cursor           claims against producers with transactions of every shape: none lost, none doubled, order kept
+  programs         random programs of all operations against a model (--seconds, --seed, --length; from test/programs)
 
   --seconds N      how long to produce (30)
   --producers N    concurrent producers (24)

@@ -239,7 +239,8 @@ export class ForeignDatabase
 {
   override get message(): string {
     return `The jobs in schema "${this.schema}" belong to the database cluster ${this.expected}, this is ${this.found}: ` +
-      "they were restored from a dump or replicated. Connect to the cluster they belong to, or adopt them here."
+      "they were restored from a dump or replicated. Connect to the cluster they belong to, or adopt them here " +
+      "(QueueStorage.adopt)."
   }
 }
 

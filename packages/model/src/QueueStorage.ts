@@ -120,7 +120,8 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       return sequence === null ? Effect.void : Effect.fail(
         new StorageInconsistent({
           schema: schemas.engine,
-          detail: `sequence ${sequence} is behind the data it numbers, as after a data-only restore`
+          detail: `sequence ${sequence} is behind the data it numbers, as after a data-only restore: adopt the data ` +
+            "(QueueStorage.adopt)"
         })
       )
     })
@@ -307,6 +308,45 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         return row?.released ?? 0
       })
   }
+})
+
+/**
+ * What `adopt` did.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Adopted {
+  /** The number of the epoch that has begun: one more than before. */
+  readonly epoch: number
+  /** How many jobs waited where claims would not have found them. */
+  readonly requeued: number
+}
+
+/**
+ * Makes jobs that were restored or replicated from another cluster those of this one: sequences are put in front of the
+ * data, jobs that the cursors would pass over are put where claims find them. Until then the engine refuses such jobs with
+ * `ForeignDatabase`, or with `StorageInconsistent` where only the sequences stayed behind.
+ *
+ * Stop workers and producers before, and end prepared transactions: it waits for everybody who writes. Only the owner of
+ * the schema may call it (`PermissionDenied`). It reads the whole log once. To call it without need does no harm.
+ *
+ * @since 0.1.0
+ * @category restoring
+ */
+export const adopt: Effect.Effect<Adopted, StorageError, SqlClient.SqlClient> = Effect.gen(function*() {
+  const sql = (yield* SqlClient.SqlClient).withoutTransforms()
+  const { engine } = yield* StorageSchemas
+  const failed = Database.fromSqlError("adopt")
+  const [row] = yield* Database.transaction(
+    Effect.catchAll(sql.unsafe<Adopted>(`select epoch, requeued::int from "${engine}".adopt()`), failed),
+    { isolation: "read committed" }
+  ).pipe(
+    Effect.retry({ times: 1, while: (error) => error._tag === "DatabaseError" && error.sqlState === tooManyPending }),
+    Database.outsideTransaction
+  )
+  yield* sql.unsafe(`select "${engine}".publish_slot()`).pipe(Effect.catchAll(failed), Database.outsideTransaction)
+  return row ?? { epoch: 0, requeued: 0 }
 })
 
 /**

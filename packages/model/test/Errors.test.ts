@@ -1,5 +1,5 @@
 import { EmbeddedPostgres } from "@awa/embedded"
-import { Database, Dlq, Errors, Job, JobAdmin, JobRow, Migrations, Producer, Queues, Unique } from "@awa/model"
+import { Database, Dlq, Errors, Job, JobAdmin, JobRow, Migrations, Producer, QueueStorage, Queues, Unique } from "@awa/model"
 import { SqlClient, SqlError } from "@effect/sql"
 import { type PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
@@ -208,6 +208,10 @@ describe("roles with least privileges", () => {
           state<unknown>(effect, "worker")),
         ["ok", "42501", "42501", "ok"]
       )
+      for (const role of ["producer", "worker", "reader"]) {
+        assert.strictEqual(yield* state<unknown>(QueueStorage.adopt, role), "PermissionDenied", `${role} adopts`)
+      }
+      assert.deepInclude(yield* Effect.provide(QueueStorage.adopt, owner), { epoch: 2, requeued: 0 })
       assert.includeMembers(yield* Effect.provide(powers, as("worker")), ["claim", "complete", "enqueue"])
       assert.deepStrictEqual(
         yield* Effect.forEach([enqueue, read, write, Migrations.verify], (effect) => state<unknown>(effect, "reader")),
@@ -339,7 +343,7 @@ describe("messages", () => {
       "Schema \"awa\" is at migration 1, this version of the library needs 2. Run the migrations (Migrations.run).",
       "Schema \"awa\" has migration 3, this version of the library knows 2 at most. Upgrade the library in this process; nothing was changed.",
       "Migration 1 (x) was applied to schema \"awa\" with other contents than this version of the library has. Use the version of the library that applied it; nothing was changed.",
-      "The jobs in schema \"awa\" belong to the database cluster 1, this is 2: they were restored from a dump or replicated. Connect to the cluster they belong to, or adopt them here.",
+      "The jobs in schema \"awa\" belong to the database cluster 1, this is 2: they were restored from a dump or replicated. Connect to the cluster they belong to, or adopt them here (QueueStorage.adopt).",
       "The stored jobs in schema \"awa\" are inconsistent: x. Stop the workers and report this with the server's log.",
       "Invalid setting s ({\n  \"a\": 1\n}): must be b",
       "Operation \"drain\" on queue \"q\" did not get what it needs within two seconds: a claim or another operation " +

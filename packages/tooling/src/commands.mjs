@@ -15,8 +15,12 @@ export const commands = {
   demo: (args) => [[...fromSources, "packages/demo/src/main.ts", ...args]],
   test: (args) => [[vitest, "run", ...args]],
   check: () => [["packages/tooling/src/check.mjs"]],
+  conformance: (args) => [["packages/tooling/src/conformance.mjs", ...args]],
   bench: (args) => [build, ["packages/bench/dist/bench.js", ...args]],
-  stress: (args) => [build, ["packages/bench/dist/stress.js", ...args]],
+  stress: (args) =>
+    args[0] === "programs"
+      ? [[...fromSources, "test/programs/stress.ts", ...args.slice(1)]]
+      : [build, ["packages/bench/dist/stress.js", ...args]],
   build: () => [build],
   lint: (args) => [[eslint, ...(args.length === 0 ? ["."] : args)]],
   format: (args) => [[eslint, "--fix", ...(args.length === 0 ? ["."] : args)]],

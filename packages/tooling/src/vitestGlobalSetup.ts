@@ -4,7 +4,7 @@ import { randomInt } from "node:crypto"
 import * as Pg from "pg"
 
 /**
- * One server for the whole run, or the one of `DATABASE_URL`. Every test file makes databases of its own on it, and names them
+ * One server for the whole run, or the one of `DATABASE_URL`. `AWA_TEST_POSTGRES` chooses its version. Every test file makes databases of its own on it, and names them
  * with the run's prefix. Tests find both in the environment.
  */
 export default async function setup(): Promise<() => Promise<void>> {
@@ -25,9 +25,19 @@ const prefixOf = (run: number): string => `awa_test_${run}_`
 
 const ownServer = async (): Promise<Server> => {
   const scope = Effect.runSync(Scope.make())
-  const server = EmbeddedPostgres.make({ fsync: false, settings: { max_connections: 500 } })
+  const server = EmbeddedPostgres.make({
+    version: versionOf(process.env),
+    fsync: false,
+    settings: { max_connections: 500 }
+  })
   const { url } = await Effect.runPromise(Scope.extend(server, scope))
   return { url, prefix: prefixOf(0), close: () => Effect.runPromise(Scope.close(scope, Exit.void)) }
+}
+
+const versionOf = ({ AWA_TEST_POSTGRES: chosen = "18" }: NodeJS.ProcessEnv): 15 | 16 | 17 | 18 => {
+  const version = ([15, 16, 17, 18] as const).find((version) => String(version) === chosen)
+  if (version === undefined) throw new Error(`AWA_TEST_POSTGRES: must be 15, 16, 17 or 18, not ${chosen}`)
+  return version
 }
 
 /** The lock says that a run is alive, so that another one can clear away what an interrupted run has left. */

@@ -36,6 +36,9 @@ $$;
 export const sharedServer = (): Host =>
   host(async () => ({ url: process.env["AWA_TEST_ADMIN_URL"] ?? "", close: noop }))
 
+/** That of the run's server, whose set-up has checked it. */
+const version = Number(process.env["AWA_TEST_POSTGRES"] ?? 18) as 15 | 16 | 17 | 18
+
 /** A server on which no transaction id is given out, and no checkpoint written, but by the test itself. */
 export const quietServer = (): Host =>
   host(async () => {
@@ -46,7 +49,8 @@ export const quietServer = (): Host =>
       max_connections: 100,
       max_prepared_transactions: 50
     }
-    const { url } = await Effect.runPromise(Scope.extend(EmbeddedPostgres.make({ fsync: false, settings }), scope))
+    const server = EmbeddedPostgres.make({ version, fsync: false, settings })
+    const { url } = await Effect.runPromise(Scope.extend(server, scope))
     return { url, close: () => Effect.runPromise(Scope.close(scope, Exit.void)) }
   })
 

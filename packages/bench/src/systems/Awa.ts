@@ -1,6 +1,7 @@
 /**
  * This library through its public API, payloads encoded and decoded by their schema.
  */
+import { SqlClient } from "@effect/sql"
 import { Awa, AwaLive, Database, Job, type JobContext, JobError, JobResult, Migrations } from "awa"
 import { Effect, Layer, Schema } from "effect"
 import type { Payload, System, Worker } from "../System.js"
@@ -18,12 +19,18 @@ const BenchJob = Job.make("bench", {
   queue
 })
 
-const install: System["install"] = ({ url }) =>
-  Migrations.run().pipe(Effect.provide(Database.layer({ url })), Effect.orDie, Effect.asVoid)
+/** `shards`: over how many lanes the queue is spread. */
+const install: System["install"] = ({ settings: { shards = 1 }, url }) =>
+  Effect.gen(function*() {
+    yield* Migrations.run()
+    const sql = yield* SqlClient.SqlClient
+    if (shards !== 1) yield* sql`insert into awa.queues (name, shards) values (${queue}, ${Number(shards)})`
+  }).pipe(Effect.provide(Database.layer({ url })), Effect.orDie)
 
 const producer: System["producer"] = ({ connections, url }) =>
   Effect.map(
-    Effect.orDie(Layer.build(Database.layer({ url, maxConnections: connections }))),
+    // A producer that cannot keep up waits for a connection.
+    Effect.orDie(Layer.build(Database.layer({ url, maxConnections: connections, connectTimeout: "5 minutes" }))),
     (context) => ({
       many: (payloads) => BenchJob.enqueueMany(payloads).pipe(Effect.provide(context), Effect.orDie, Effect.asVoid),
       one: (payload) => BenchJob.enqueue(payload).pipe(Effect.provide(context), Effect.orDie, Effect.asVoid)
@@ -44,6 +51,8 @@ export const awa: System = {
   worker: {
     throughput: { maxWorkers: 8000, batchSize: 4000 },
     latency: { maxWorkers: 50, batchSize: 512 },
+    alone: { maxWorkers: 1, batchSize: 1 },
+    claims: /\.claim\(/,
     start: ({ handle, settings, url }) =>
       run(
         url,
@@ -60,6 +69,14 @@ export const awa: System = {
     settled: "select (select last_value from awa.pos_seq) = (select sum(n) from awa.closures) as settled",
     finished: "select count(*)::int as finished from awa.jobs where state = 'completed'"
   }
+}
+
+/** For the benchmark `claimers`: the same queue, spread over four lanes of each priority. */
+export const sharded: System = {
+  ...awa,
+  name: "awa-4-shards",
+  remarks: [...awa.remarks, "The queue has four shards: order is kept within each."],
+  worker: awa.worker === null ? null : { ...awa.worker, alone: { ...awa.worker.alone, shards: 4 } }
 }
 
 /** How many of the first jobs never end in a worker that hangs. */

@@ -21,6 +21,9 @@ const producer: System["producer"] = ({ connections, url }) =>
     one: (payload) => Effect.promise(() => utils.addJob(task, payload))
   })))
 
+/** -1 is graphile-worker's own default for what is not batched. */
+const unbatched = { localQueueSize: -1, completeJobBatchDelay: -1, failJobBatchDelay: -1, preparedStatements: true }
+
 const make = (name: string, remark: string, throughput: Settings, latency: Settings): System => ({
   name,
   remarks: [remark, "It deletes finished jobs by design: no history is kept."],
@@ -29,6 +32,8 @@ const make = (name: string, remark: string, throughput: Settings, latency: Setti
   worker: {
     throughput,
     latency,
+    alone: { ...unbatched, concurrentJobs: 1, maxPoolSize: 2 },
+    claims: /get_job|for update\s+skip locked/i,
     start: ({ handle, settings, url }) =>
       Effect.acquireRelease(
         Effect.promise(() =>
@@ -56,9 +61,6 @@ const make = (name: string, remark: string, throughput: Settings, latency: Setti
     finished: null
   }
 })
-
-/** -1 is graphile-worker's own default for what is not batched. */
-const unbatched = { localQueueSize: -1, completeJobBatchDelay: -1, failJobBatchDelay: -1, preparedStatements: true }
 
 export const defaults = make(
   "graphile-worker-default",

@@ -5,6 +5,7 @@ import type { System } from "../System.js"
 const systems: Readonly<Record<string, () => Promise<System>>> = {
   awa: async () => (await import("./Awa.js")).awa,
   "awa-mixed": async () => (await import("./Awa.js")).mixed,
+  "awa-4-shards": async () => (await import("./Awa.js")).sharded,
   "bare-insert": async () => (await import("./BareInsert.js")).bareInsert,
   "graphile-worker": async () => (await import("./GraphileWorker.js")).batched,
   "graphile-worker-default": async () => (await import("./GraphileWorker.js")).defaults,

@@ -64,7 +64,7 @@ const isReady = (home: string, pid: number): Effect.Effect<boolean> =>
     Fs.readFile(Path.join(dataFolder(home), "postmaster.pid"), "utf8").then(
       (text) => {
         const lines = text.split("\n")
-        return Number(lines[0]) === pid && lines[7]?.trim() === "ready"
+        return Number(lines[0]) === pid && ["ready", "standby"].includes(lines[7]?.trim() ?? "")
       },
       () => false
     )

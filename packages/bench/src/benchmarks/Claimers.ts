@@ -1,0 +1,58 @@
+/**
+ * Jobs a second through many worker processes that work one job at a time and fetch one job at a time, all on one queue.
+ */
+import { Effect } from "effect"
+import type { Benchmark } from "../Benchmark.js"
+import * as ChildProcess from "../ChildProcess.js"
+import { configurationOf } from "../Report.js"
+import { awaitTrue, freshDatabase, type Server } from "../Server.js"
+import { monotonicMillis } from "../Statistics.js"
+import type { Settings, System } from "../System.js"
+import { checkHistory, load, workerOf } from "./Drain.js"
+import { throughputReport } from "./throughput.js"
+
+const settingsOf = (system: System): Settings => workerOf(system).alone ?? workerOf(system).latency
+
+const measure = (server: Server, system: System, jobs: number, processes: number) =>
+  Effect.gen(function*() {
+    const url = yield* freshDatabase(server)
+    const settings = settingsOf(system)
+    yield* load(system, { url, jobs, settings })
+    const workers = yield* Effect.replicateEffect(ChildProcess.start(system.name), processes, {
+      concurrency: "unbounded"
+    })
+    const started = monotonicMillis()
+    yield* Effect.forEach(workers, (worker) => worker.call("work", { url, settings }), {
+      concurrency: "unbounded",
+      discard: true
+    })
+    const handled = Effect.map(
+      Effect.forEach(workers, (worker) => worker.call("handledSoFar", undefined)),
+      (counts) => counts.reduce((sum, count) => sum + count, 0)
+    )
+    while ((yield* handled) < jobs) yield* Effect.sleep("20 millis")
+    const ended = yield* awaitTrue(url, workerOf(system).settled, monotonicMillis)
+    yield* checkHistory(system, url, jobs)
+    return jobs / ((ended - started) / 1000)
+  }).pipe(Effect.scoped)
+
+export const claimers: Benchmark = {
+  summary: "many worker processes with room for one job each, on one queue",
+  systems: (peers) => [
+    "awa",
+    "awa-4-shards",
+    ...peers.map((peer) => peer === "graphile-worker" ? "graphile-worker-default" : peer)
+  ],
+  run: ({ options, server, systems }) => {
+    const jobs = options.jobs ?? 20_000
+    const processes = options.processes ?? 16
+    return throughputReport({
+      benchmark: `claimers: ${jobs} no-op jobs by ${processes} processes that work one job at a time`,
+      contenders: systems.map((system) => ({ system })),
+      rounds: options.rounds ?? 3,
+      server,
+      configuration: (system) => configurationOf(system, { processes, settings: settingsOf(system) }),
+      measure: ({ system }) => measure(server, system, jobs, processes)
+    })
+  }
+}

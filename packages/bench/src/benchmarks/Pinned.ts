@@ -1,0 +1,153 @@
+/**
+ * Jobs at a fixed rate, once as usual and once while a transaction stays open that has a snapshot and a transaction id:
+ * nothing that dies meanwhile can be cleaned up.
+ */
+import { Console, Effect, type Scope } from "effect"
+import type { Benchmark } from "../Benchmark.js"
+import * as ChildProcess from "../ChildProcess.js"
+import * as Report from "../Report.js"
+import * as Rounds from "../Rounds.js"
+import { environment, freshDatabase, holdTransaction, query, type Server, settle } from "../Server.js"
+import { monotonicMillis, percentile } from "../Statistics.js"
+import type { System } from "../System.js"
+import { workerOf } from "./Drain.js"
+
+const connections = 16
+
+/** Jobs are sent in slices: every job that is to come costs memory. */
+const sliceSeconds = 5
+
+interface Result {
+  /** Jobs a second, from the first enqueue call to the last handler. */
+  readonly rate: number
+  readonly latencies: ReadonlyArray<number>
+  /** Those of the last tenth: what an open transaction costs grows. */
+  readonly lastLatencies: ReadonlyArray<number>
+  readonly claims: ReadonlyArray<number>
+  readonly lastClaims: ReadonlyArray<number>
+  readonly deadRows: number
+  readonly changedLogRows: number
+}
+
+const counts = `select
+    coalesce(sum(n_dead_tup), 0)::int as dead,
+    coalesce(sum(n_tup_upd + n_tup_del) filter (
+      where schemaname = 'awa' and relname ~ '^(ready_entries|claim_batches|closures|tombstones)_'
+    ), 0)::int as changed
+  from pg_stat_user_tables`
+
+const measure = (
+  server: Server,
+  system: System,
+  { pin, rate, seconds }: { readonly pin: boolean; readonly rate: number; readonly seconds: number },
+  round: number
+) =>
+  Effect.gen(function*() {
+    const url = yield* freshDatabase(server)
+    const { latency: settings } = workerOf(system)
+    const flow: Effect.Effect<Omit<Result, "deadRows" | "changedLogRows">, ChildProcess.ChildFailed, Scope.Scope> =
+      Effect.gen(function*() {
+        const producer = yield* ChildProcess.start(system.name)
+        const worker = yield* ChildProcess.start(system.name)
+        yield* producer.call("install", { url, settings })
+        yield* settle(url)
+        yield* producer.call("connect", { url, connections })
+        yield* worker.call("work", { url, settings })
+        let jobs = yield* producer.call("enqueueAtRate", { rate: 50, seconds: 3, seed: 1 })
+        yield* worker.call("handled", { jobs })
+        if (pin) yield* holdTransaction(url)
+        yield* worker.call("latencies", undefined)
+        yield* worker.call("claimTimes", undefined)
+
+        const warm = jobs
+        const latencies: Array<ReadonlyArray<number>> = []
+        const claims: Array<ReadonlyArray<number>> = []
+        const started = monotonicMillis()
+        for (let sent = 0; sent < seconds; sent += sliceSeconds) {
+          const slice = Math.min(sliceSeconds, seconds - sent)
+          jobs += yield* producer.call("enqueueAtRate", { rate, seconds: slice, seed: round * 10_000 + sent })
+          latencies.push(yield* worker.call("latencies", undefined))
+          claims.push(yield* worker.call("claimTimes", undefined))
+        }
+        yield* worker.call("handled", { jobs })
+        const elapsed = (monotonicMillis() - started) / 1000
+        latencies.push(yield* worker.call("latencies", undefined))
+        claims.push(yield* worker.call("claimTimes", undefined))
+        const tail = -Math.ceil(latencies.length / 10)
+        return {
+          rate: (jobs - warm) / elapsed,
+          latencies: latencies.flat(),
+          lastLatencies: latencies.slice(tail).flat(),
+          claims: claims.flat(),
+          lastClaims: claims.slice(tail).flat()
+        }
+      })
+    // Connections report what they did when they end, at the latest.
+    const result = yield* Effect.scoped(flow)
+    const [found] = yield* query<{ dead: number; changed: number }>(url, counts)
+    return { ...result, deadRows: found?.dead ?? 0, changedLogRows: found?.changed ?? 0 }
+  }).pipe(Effect.scoped)
+
+const figuresOf = (results: ReadonlyArray<Result>): Report.Figures => {
+  const figure = (read: (result: Result) => number, unit: string) => Report.figure(results.map(read), unit)
+  return {
+    rate: figure(({ rate }) => rate, "jobs/s"),
+    "latency p50": figure(({ latencies }) => percentile(latencies, 0.5), "ms"),
+    "latency p99": figure(({ latencies }) => percentile(latencies, 0.99), "ms"),
+    "latency p99, last tenth": figure(({ lastLatencies }) => percentile(lastLatencies, 0.99), "ms"),
+    "claim p50": figure(({ claims }) => percentile(claims, 0.5), "ms"),
+    "claim p99": figure(({ claims }) => percentile(claims, 0.99), "ms"),
+    "claim p99, last tenth": figure(({ lastClaims }) => percentile(lastClaims, 0.99), "ms"),
+    "dead rows": figure(({ deadRows }) => deadRows, "rows"),
+    "updates and deletes in the log": figure(({ changedLogRows }) => changedLogRows, "rows")
+  }
+}
+
+const show = (result: Result): string =>
+  `${Report.round(result.rate)} jobs/s, claim p99 ${Report.round(percentile(result.claims, 0.99))} ms, latency p99 ${
+    Report.round(percentile(result.latencies, 0.99))
+  } ms, ${result.deadRows} dead rows`
+
+export const pinned: Benchmark = {
+  summary: "a fixed rate of jobs with and without an open transaction that holds a snapshot and an id",
+  systems: (peers) => ["awa", ...peers],
+  run: ({ options, server, systems }) =>
+    Effect.gen(function*() {
+      const minutes = options.minutes ?? 10
+      const rate = options.rate ?? 1000
+      const results = yield* Rounds.run({
+        contenders: systems.map((system) => ({ system })),
+        rounds: options.rounds ?? 1,
+        measure: ({ system }, round) =>
+          Effect.gen(function*() {
+            const flow = { rate, seconds: minutes * 60 }
+            const free = yield* measure(server, system, { ...flow, pin: false }, round)
+            yield* Console.error(`${system.name}, free: ${show(free)}`)
+            return { free, pinned: yield* measure(server, system, { ...flow, pin: true }, round) }
+          }),
+        show: (result) => show(result.pinned)
+      })
+      const figures = Object.fromEntries(
+        Array.from(results, ([name, rounds]) => [name, {
+          free: figuresOf(rounds.map(({ free }) => free)),
+          pinned: figuresOf(rounds.map(({ pinned }) => pinned)),
+          "claim p99, pinned to free": Report.figure(
+            rounds.map(({ free, pinned }) => percentile(pinned.claims, 0.99) / percentile(free.claims, 0.99)),
+            "times"
+          )
+        }])
+      )
+      return {
+        benchmark: `pinned: ${rate} jobs/s for ${minutes} minute(s), with and without an open transaction`,
+        figures,
+        ratios: Report.ratiosTo("awa", figures),
+        configurations: Object.fromEntries(
+          systems.map((system) => [
+            system.name,
+            Report.configurationOf(system, { producerConnections: connections, settings: workerOf(system).latency })
+          ])
+        ),
+        environment: yield* environment(server)
+      }
+    })
+}
