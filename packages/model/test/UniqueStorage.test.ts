@@ -183,6 +183,26 @@ describe("claims", () => {
     }).pipe(Effect.provide(MigratedLive())))
 })
 
+describe("a change of a job", () => {
+  const change = (id: JobRow.JobId, op: string) =>
+    select("select awa.change_jobs(array[$1::bigint], $2, null)", [String(id), JSON.stringify({ op })])
+
+  it.scopedLive("that ends or deletes it lets its key go", () =>
+    Effect.gen(function*() {
+      for (const op of ["cancel", "delete"]) {
+        for (const options of [{}, { delay: "1 hour" }]) {
+          const { id } = yield* Sync.enqueue(acme, options)
+          yield* change(id, op)
+          assert.isUndefined(yield* holder, op)
+        }
+      }
+      const running = yield* Sync.enqueue(acme)
+      yield* claim()
+      yield* change(running.id, "cancel")
+      assert.strictEqual(yield* claims, 0)
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
 describe("plain SQL", () => {
   const key = "00112233445566778899aabbccddeeff"
   const call = (unique: unknown, name = "enqueue_unique") =>

@@ -4135,6 +4135,9 @@ begin
     v_done := v_done || array(select s.job_id from unnest(v_some) s);
   end if;
 
+  if v_op = 'delete' and exists (select from unnest(v_before) b where b.envelope ? 'unique') then
+    perform awa.release_unique(array(select b.job_id from unnest(v_before) b where b.envelope ? 'unique'));
+  end if;
   if v_op <> 'delete' then
     v_some := array(select awa.changed(b, p_change, v_now) from unnest(v_before) b);
     if v_some <> '{}' then
