@@ -285,7 +285,7 @@ begin
     select j.ordinal
     from unnest(p_jobs) with ordinality as j(
       job_id, state, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts, queue, kind,
-      args, envelope, ordinal
+      args, envelope, dlq_reason, ordinal
     )
     where awa.holds_key(awa.unique_states(j.envelope), j.state)
       and (v_held is null or j.job_id <> all (v_held))

@@ -237,7 +237,10 @@ rule(server, "promotion draws its id before the positions", {
   }),
   mutants: {
     "positions come first": {
-      breaks: positionFirst("awa.promote", "with due as ("),
+      breaks: positionFirst(
+        "awa.lock_due",
+        "if not exists (select from awa/*control*/.queues q where q.paused_at is not null) then"
+      ),
       shows: ["job lost"]
     }
   }

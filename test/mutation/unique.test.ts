@@ -257,7 +257,7 @@ rule(server, "the sweep does not take the key of a job that comes back", {
     await begin(operator)
     await operator.query(`select awa.place(array_agg(
         (job_id, 'available', run_at, created_at, attempted_at, run_lease, priority, shard, 0, max_attempts, queue, kind,
-          args, envelope)::awa.successor
+          args, envelope, null)::awa.successor
       ), clock_timestamp()) from awa.finished_jobs`)
     await operator.query("delete from awa.finished_jobs")
     const sweeping = sweeper.query("select awa.sweep_unique(null, 100)")

@@ -15,7 +15,7 @@ describe("Jobs", () => {
         const { deadlineAt, heartbeatAt, ...stored } = yield* Jobs.get(row.id)
         assert.deepStrictEqual(
           { ...stored },
-          { ...row, attemptedAt: undefined, finalizedAt: undefined, progress: undefined }
+          { ...row, attemptedAt: undefined, finalizedAt: undefined, orderingKey: undefined, progress: undefined }
         )
         assert.deepStrictEqual([deadlineAt, heartbeatAt], [undefined, undefined])
       }))

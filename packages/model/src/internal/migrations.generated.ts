@@ -2407,7 +2407,11 @@ left join lateral (
   where k.slot = r.slot and k.batch_id = m.batch_id and m.member = any (k.members)
   limit 1
 ) k on true
-where (k.act is null or k.act = 'complete')
+where (
+    k.act is null
+    -- One that was copied because it is kept for longer than its slot is shown from there.
+    or k.act = 'complete' and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)
+  )
   and not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos);
 
 -- A view for each place jobs stand in, with the columns of \`jobs\`; that of the log tells besides where in it.
@@ -2784,7 +2788,7 @@ begin
     select j.ordinal
     from unnest(p_jobs) with ordinality as j(
       job_id, state, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts, queue, kind,
-      args, envelope, ordinal
+      args, envelope, dlq_reason, ordinal
     )
     where awa.holds_key(awa.unique_states(j.envelope), j.state)
       and (v_held is null or j.job_id <> all (v_held))
