@@ -188,7 +188,10 @@ rule(server, "the end of an attempt that somebody else ended is refused", {
   mutants: {
     "it is taken for a repetition": {
       breaks: [
-        inClosing("when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'", "else 'repeated'"),
+        inClosing(
+          "when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'",
+          "else 'repeated'"
+        ),
         inClosing(
           "else 'repeated' else 'refused'",
           "else 'repeated'"

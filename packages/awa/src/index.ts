@@ -73,17 +73,17 @@ export {
    */
   Producer,
   /**
-   * The default storage engine.
-   *
-   * @since 0.1.0
-   */
-  QueueStorage,
-  /**
    * Pauses, empties and tunes queues, and tells how full they are.
    *
    * @since 0.1.0
    */
   Queues,
+  /**
+   * The default storage engine.
+   *
+   * @since 0.1.0
+   */
+  QueueStorage,
   /**
    * The port behind which jobs are stored.
    *

@@ -1,5 +1,17 @@
 import { EmbeddedPostgres } from "@awa/embedded"
-import { Database, Dlq, Errors, Job, JobAdmin, JobRow, Migrations, Producer, QueueStorage, Queues, Unique } from "@awa/model"
+import {
+  Database,
+  Dlq,
+  Errors,
+  Job,
+  JobAdmin,
+  JobRow,
+  Migrations,
+  Producer,
+  Queues,
+  QueueStorage,
+  Unique
+} from "@awa/model"
 import { SqlClient, SqlError } from "@effect/sql"
 import { type PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
