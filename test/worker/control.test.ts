@@ -58,7 +58,7 @@ describe("a worker", () => {
           Awa.queue("spared", { dlq: false }),
           Awa.queue("forced", { dlq: false }),
           Awa.dlq({ enabled: true }),
-          Awa.handle(Greet, ({ name }) =>
+          Awa.handle(Greet, ({ name }): Effect.Effect<void, JobError.JobError | string> =>
             name === "terminal" ? Effect.fail(JobError.terminal("no")) : Effect.fail("again"))
         )
       )
@@ -73,7 +73,11 @@ describe("a worker", () => {
       const reasons = yield* Effect.forEach([terminal, exhausted, spared, forced, again], ({ id }) =>
         Effect.map(
           Dlq.get(id),
-          Option.match({ onNone: () => null, onSome: ({ reason }) => reason })
+          Option.match({
+            onNone: () =>
+              null,
+            onSome: ({ reason }) => reason
+          })
         ))
       assert.deepStrictEqual(reasons, ["terminal_error", "max_attempts_exhausted", null, "terminal_error", null])
       assert.strictEqual((yield* Jobs.get(spared.id)).state, "failed")

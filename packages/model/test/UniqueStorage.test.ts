@@ -190,7 +190,7 @@ describe("a change of a job", () => {
   it.scopedLive("that ends or deletes it lets its key go", () =>
     Effect.gen(function*() {
       for (const op of ["cancel", "delete"]) {
-        for (const options of [{}, { delay: "1 hour" }]) {
+        for (const options of [{}, { delay: "1 hour" }] as const) {
           const { id } = yield* Sync.enqueue(acme, options)
           yield* change(id, op)
           assert.isUndefined(yield* holder, op)

@@ -37,9 +37,6 @@ export const free = (
 ): Promise<string> =>
   first(session, "select awa.free_slot($1::smallint, $2, $3, $4) as answer", slot, retention, settle, now)
 
-export const isParking = (session: Session): Promise<boolean> =>
-  first(session, "select exists (select from awa.slots where ring = 'park') as answer")
-
 /** All steps for all sealed slots, with no patience. Answers which slots were freed. */
 export const turn = async (session: Session, park = 0): Promise<ReadonlyArray<number>> => {
   const freed: Array<number> = []

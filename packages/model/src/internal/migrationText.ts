@@ -105,7 +105,7 @@ export const script = (
  *
  * @internal
  */
-export const privileged: ReadonlyArray<string> = [
+const privileged: ReadonlyArray<string> = [
   ...new Set(
     migrations.filter(({ schema }) => schema === "engine").flatMap(({ sql }) =>
       [...sql.matchAll(/^create (?:or replace )?function awa\.(\w+)\([^$]*?\bsecurity definer\b[^$]*\$\$/gm)]

@@ -90,7 +90,7 @@ export const checkOptions = (
 }
 
 /** @internal */
-export const longest = Duration.days(36_525)
+const longest = Duration.days(36_525)
 
 /**
  * Whole milliseconds, at least one.
@@ -114,7 +114,7 @@ export const checkDuration = (
 }
 
 /** @internal */
-export const defaultChunk = 1_000
+const defaultChunk = 1_000
 
 const largestChunk = 10_000
 

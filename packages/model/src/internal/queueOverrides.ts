@@ -10,7 +10,7 @@ export const maxClaimBatchSize = 10_000
 export const longestPoll = Duration.days(1)
 
 /** @internal */
-export const longestDeadline = Duration.days(36_525)
+const longestDeadline = Duration.days(36_525)
 
 /** @internal */
 export interface Overrides {

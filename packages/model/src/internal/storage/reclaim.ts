@@ -47,7 +47,7 @@ const settleMillis = 60_000
  *
  * @internal
  */
-export const effectiveInterval = ({ retention, rotateInterval, slots }: Options): number =>
+const effectiveInterval = ({ retention, rotateInterval, slots }: Options): number =>
   Math.ceil(Math.max(
     Duration.toMillis(rotateInterval),
     Duration.toMillis(retention.completed) / Math.max(1, slots - 3)
