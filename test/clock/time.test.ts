@@ -23,7 +23,10 @@ const worker = Awa.builder.pipe(
   Awa.maintenance({
     promoteInterval: "5 seconds",
     deadlineRescueInterval: "5 seconds",
-    leaderElectionInterval: "1 day"
+    leaderElectionInterval: "1 day",
+    reclaimInterval: "1 hour",
+    expireInterval: "1 hour",
+    keySweepInterval: "1 hour"
   })
 )
 

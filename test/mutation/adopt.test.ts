@@ -202,7 +202,7 @@ rule(server, "producers write where claims look", {
   scenario: async (world) => {
     const ledger = new Ledger()
     const session = await world.session()
-    await session.query("select setval('awa.ready_slot', 5)")
+    await session.query("select setval('awa.ready_slot', 3)")
     ledger.waiting(await enqueue(session))
     await adopt(session)
     ledger.waiting(await enqueue(session))
@@ -213,7 +213,7 @@ rule(server, "producers write where claims look", {
       breaks: [{
         within: "awa.adopt",
         find: "perform setval('awa.ready_slot', v_open);",
-        replace: "perform setval('awa.ready_slot', 6);"
+        replace: "perform setval('awa.ready_slot', 2);"
       }, { within: "awa.publish_slot", find: "perform setval('awa.ready_slot', v_slot);", replace: "null;" }],
       shows: ["job lost"]
     },

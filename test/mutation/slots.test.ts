@@ -18,7 +18,7 @@ import {
   rescue
 } from "./support/queue.js"
 import { rule, type Scenario } from "./support/rule.js"
-import type { Patch } from "./support/shipped.js"
+import { type Patch, slots } from "./support/shipped.js"
 import * as Slots from "./support/slots.js"
 import type { Session, World } from "./support/world.js"
 
@@ -243,7 +243,7 @@ rule(server, "a slot that is freed takes no lane's cursor with it", {
   scenario: async (world) => {
     const ledger = new Ledger()
     const session = await world.session()
-    for (let slot = 0; slot < 15; slot++) {
+    for (let slot = 0; slot < slots - 1; slot++) {
       await oneJob(session, ledger)
       await openNext(session)
     }

@@ -12,7 +12,7 @@ const Anything = Job.make("anything", { payload: Schema.Unknown })
 
 const owner = "00000000-0000-4000-8000-000000000001"
 
-const TestLive = Layer.merge(TestDatabase.layer(), TimeSource.TimeSource.layerFromClock)
+const TestLive = Layer.merge(TestDatabase.layer({ queueStorage: {} }), TimeSource.TimeSource.layerFromClock)
 
 const retention = { completed: Duration.hours(24), failed: Duration.hours(72), cancelled: Duration.hours(72) }
 

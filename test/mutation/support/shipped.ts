@@ -10,9 +10,14 @@ export interface Patch {
 
 const folder = new URL("../../../migrations/", import.meta.url)
 
+/** In a database of few slots everything is faster. */
+export const slots = 4
+
 /** All migrations, in order. */
 export const shipped: string = readdirSync(folder).filter((file) => file.endsWith(".sql")).sort()
   .map((file) => readFileSync(new URL(file, folder), "utf8")).join("\n")
+  .replace(/\/\*queueSlotCount\*\/\d+/, String(slots))
+  .replace(/\/\*leaseSlotCount\*\/\d+/, "2")
 
 /** The statements that turn a database with the shipped text into one with `patches` applied in turn. */
 export const installation = (patches: ReadonlyArray<Patch>): string => {
