@@ -78,10 +78,10 @@ const promoted = ({ signals }: Started) => signals.all("promoted").reduce((sum, 
 
 const rescued = ({ signals }: Started) => signals.all("rescued").flatMap(({ attempts }) => attempts)
 
-/** It happened at this second or up to two looks of the loop later, which is no accident: the clock stood still besides. */
+/** It happened at this second or up to four looks of the loops later, which is no accident: the clock stood still besides. */
 const assertSoonAfter = (at: Date | number | undefined, due: number) => {
   const late = new Date(at ?? NaN).getTime() / 1_000 - due
-  assert.isTrue(late >= 0 && late <= 2 * seconds, `${late} seconds after it was due`)
+  assert.isTrue(late >= 0 && late <= 4 * seconds, `${late} seconds after it was due`)
 }
 
 describe("time", () => {
@@ -107,7 +107,7 @@ describe("time", () => {
       for (const attempt of [1, 2, 3, 4, 5]) {
         const waited = began[attempt]! - began[attempt - 1]!
         assert.isAtLeast(waited, 2 ** attempt)
-        assert.isAtMost(waited, 1.25 * 2 ** attempt + 2 * seconds)
+        assert.isAtMost(waited, 1.25 * 2 ** attempt + 4 * seconds)
       }
     }).pipe(Effect.scoped, Effect.provide(TestLive)))
 
@@ -279,10 +279,10 @@ describe("time", () => {
           return (yield* Clock.currentTimeMillis) / 1_000
         })
       const brief = yield* gone(1)
-      assert.isTrue(brief > 30 && brief <= 30 + 4 * seconds, `gone after ${brief} seconds`)
+      assert.isTrue(brief > 30 && brief <= 30 + 6 * seconds, `gone after ${brief} seconds`)
       assert.deepStrictEqual([...(yield* Dlq.depthByQueue)], [{ queue: "default", count: 1 }])
       const other = yield* gone(2)
-      assert.isTrue(other > 120 && other <= 120 + 4 * seconds, `gone after ${other} seconds`)
+      assert.isTrue(other > 120 && other <= 120 + 6 * seconds, `gone after ${other} seconds`)
       assert.strictEqual(yield* Dlq.depth(), 0)
     }).pipe(Effect.scoped, Effect.provide(TestLive)))
 })
