@@ -19,6 +19,7 @@ it.each<readonly [title: string, options: Pick<Options, "turning" | "shards">]>(
   )
   console.log(JSON.stringify({ seconds, seed, ...options, done, wrong }))
   expect(wrong).toEqual(Object.fromEntries(Object.keys(wrong).map((what) => [what, 0])))
-  const { conflicts: _, ...certain } = done
-  expect(Object.entries(certain).filter(([, count]) => count === 0)).toEqual([])
+  // Those depend on who comes first; the rules of eviction have scenarios of their own.
+  const uncertain = ["conflicts", "evicted"]
+  expect(Object.entries(done).filter(([what, count]) => count === 0 && !uncertain.includes(what))).toEqual([])
 }, seconds * 1000 + 60_000)
