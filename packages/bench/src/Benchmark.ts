@@ -8,7 +8,7 @@ export interface Options {
   /** Jobs of one measurement; every benchmark has its default. */
   readonly jobs: number | undefined
   readonly rounds: number | undefined
-  /** Concurrent producers, where the benchmark has any. */
+  /** Concurrent producers of a benchmark that enqueues. */
   readonly connections: number | undefined
   /** Length of a measurement at a fixed rate. */
   readonly minutes: number | undefined

@@ -35,6 +35,7 @@ export const start = (system: string): Effect.Effect<ChildProcess, ChildFailed, 
         Effect.promise(async () => {
           if (child.exitCode !== null || child.signalCode !== null) return
           const exited = once(child, "exit")
+          // Of the program that measures, outside any Effect clock: the last resort against a child that does not end.
           const timer = setTimeout(() => child.kill("SIGKILL"), 20_000)
           if (child.connected) child.disconnect()
           await exited

@@ -111,5 +111,6 @@ export const environment = (server: Server): Effect.Effect<Readonly<Record<strin
     platform: `${os.platform()} ${os.release()} ${os.arch()}`,
     processors: `${os.availableParallelism()} × ${os.cpus()[0]?.model ?? "unknown"}`,
     memoryGiB: Math.round(os.totalmem() / 2 ** 30),
+    // A report says on which day it was made.
     date: new Date().toISOString()
   })))

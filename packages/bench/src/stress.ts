@@ -41,6 +41,7 @@ const parse = CommandLine.parse(usage, () => {
     seconds: CommandLine.positive("seconds", values.seconds) ?? 30,
     producers: CommandLine.positive("producers", values.producers) ?? 24,
     claimers: CommandLine.positive("claimers", values.claimers) ?? 4,
+    // Another one each time, and printed, so that a run can be had again.
     seed: CommandLine.positive("seed", values.seed) ?? (Date.now() % 1_000_000) + 1
   }
 })

@@ -146,6 +146,7 @@ NodeRuntime.runMain(
         hideStatus()
         const failure = Cause.failureOption(cause)
         if (Cause.isInterruptedOnly(cause)) return say("Interrupted")
+        // The program's entry file: what it ends with goes to the terminal, whatever logger there is.
         console.error(style("red", Option.isSome(failure) ? failure.value.message : Cause.pretty(cause)))
       })
     )

@@ -84,6 +84,7 @@ const WorkerLive = announce.pipe(Layer.provide(AwaLive(worker)), Layer.provide(D
 /** The parent prints what this process logs. */
 const LoggerLive = Logger.replace(
   Logger.defaultLogger,
+  // Its standard output is the channel to the parent.
   Logger.make(({ message }) => console.log(String(message)))
 )
 

@@ -231,6 +231,31 @@ export const setDlq = (queue: string, { enabled, retention, ...others }: DeadLet
     )
   })
 
+const maxShards = 64
+
+/**
+ * Over how many lanes each priority of a queue is spread, 1 to 64. Takes effect with the transaction it is in. While it
+ * spreads, jobs of one ordering key may be claimed out of order; none is lost or refused.
+ *
+ * @since 0.1.0
+ * @category settings
+ */
+export const setShards = (queue: string, shards: number): Operation<void> =>
+  Effect.gen(function*() {
+    yield* operator.checkName("queue", queue)
+    if (!Number.isInteger(shards) || shards < 1 || shards > maxShards) {
+      return yield* operator.invalid("shards", shards, `it must be a whole number from 1 to ${maxShards}`)
+    }
+    yield* operator.select(
+      "set the number of shards",
+      ({ engine }) => `select "${engine}".set_shards($1, $2::integer)`,
+      [
+        queue,
+        shards
+      ]
+    )
+  })
+
 /**
  * What was said of a queue. What is absent follows the workers' settings.
  *

@@ -1,10 +1,9 @@
-import { Errors, Job, PartitionedQueue } from "@awa/model"
+import { Errors, Job, PartitionedQueue, Queues } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { assert, layer } from "@effect/vitest"
 import { Effect, Either, FastCheck as fc, Schema } from "effect"
 import { describe, it } from "vitest"
 import * as orderingKey from "../src/internal/orderingKey.js"
-import { setShards } from "../src/internal/shards.js"
 import { MigratedLive } from "./support/database.js"
 
 /** Key, hash, its remainders by 4 and 8, the hash for partitions, its remainder by 4. */
@@ -166,8 +165,8 @@ layer(MigratedLive(), { excludeTestServices: true })("shards", (it) => {
       yield* Work.enqueueMany([1, 2, 3, 4], { queue: "a" })
       yield* Work.enqueue(5, { queue: "a" })
       assert.deepStrictEqual(yield* shardsOf("a"), [[0, 5]])
-      yield* setShards("a", 3)
-      yield* setShards("a", 4)
+      yield* Queues.setShards("a", 3)
+      yield* Queues.setShards("a", 4)
       yield* Work.enqueueMany([1, 2, 3, 4], { queue: "a" })
       assert.deepStrictEqual(yield* shardsOf("a"), [[0, 6], [1, 1], [2, 1], [3, 1]])
       yield* Work.enqueueMany([1, 2, 3, 4], { queue: "b" })
@@ -176,7 +175,7 @@ layer(MigratedLive(), { excludeTestServices: true })("shards", (it) => {
 
   it.effect("jobs without a key go round, however they are enqueued", () =>
     Effect.gen(function*() {
-      yield* setShards("round", 4)
+      yield* Queues.setShards("round", 4)
       yield* Effect.forEach([1, 2, 3, 4, 5, 6, 7, 8], (n) => Work.enqueue(n, { queue: "round" }))
       assert.deepStrictEqual(yield* shardsOf("round"), [[0, 2], [1, 2], [2, 2], [3, 2]], "one by one")
       yield* Work.enqueueMany(Array.from({ length: 100 }, (_, n) => n), { queue: "round" })
@@ -188,7 +187,7 @@ layer(MigratedLive(), { excludeTestServices: true })("shards", (it) => {
   it.effect("the ordering key decides on the shard", () =>
     Effect.gen(function*() {
       const sql = yield* SqlClient.SqlClient
-      yield* setShards("keyed", 8)
+      yield* Queues.setShards("keyed", 8)
       for (const [key, , , by8] of vectors.slice(1)) {
         const queue = "keyed"
         const rows = [
@@ -212,10 +211,10 @@ layer(MigratedLive(), { excludeTestServices: true })("shards", (it) => {
     Effect.gen(function*() {
       const sql = yield* SqlClient.SqlClient
       for (const shards of [0, -1, 1.5, NaN, 65]) {
-        const error = yield* Effect.flip(setShards("a", shards))
+        const error = yield* Effect.flip(Queues.setShards("a", shards))
         assert.deepInclude(error, { _tag: "InvalidSetting", setting: "shards" })
       }
-      assert.deepInclude(yield* Effect.flip(setShards("", 2)), { _tag: "InvalidSetting", setting: "queue" })
+      assert.deepInclude(yield* Effect.flip(Queues.setShards("", 2)), { _tag: "InvalidSetting", setting: "queue" })
       for (const call of ["'a', 0", "'a', 65", "'a', null", "'', 2", "null, 2", "repeat('x', 201), 2"]) {
         const error = yield* Effect.flip(sql.unsafe(`select awa.set_shards(${call})`))
         assert.match(String(error.cause), /must (be 1 to 64|have 1 to 200 characters)/)

@@ -22,6 +22,7 @@ export default class StrictReporter implements Reporter {
     // The other reporters have not printed their summary yet. A set-up that failed shows in the exit code alone.
     process.once("exit", (code) => {
       const summary = `${count("passed")} passed, ${code === 0 ? failed : Math.max(failed, 1)} failed`
+      // A reporter of vitest prints.
       console.log([...complaints, summary].join("\n"))
     })
   }

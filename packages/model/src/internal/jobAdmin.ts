@@ -1,4 +1,4 @@
-/** The SQL functions behind `JobAdmin`: migrations/0019 and 0029. */
+/** The SQL functions behind `JobAdmin`: migrations/0019 and 0023. */
 import * as SqlClient from "@effect/sql/SqlClient"
 import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"

@@ -1242,246 +1242,246 @@ begin
   end loop;
 
   loop
-  -- One statement, one snapshot. The slots are known before it, so that only theirs are set up, and the snapshot must
-  -- agree: a row in a slot that is not listed would be passed over. PostgreSQL prunes by single values and by a range,
-  -- not by an array; a slot too many does no harm.
-  with snapshot as materialized (
-    select
-      pg_current_snapshot() as s,
-      (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos,
-      awa.active_slots() is not distinct from v_slots as is_current
-  ),
-  lane as materialized (
-    select
-      l.lane_id, l.priority,
-      coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after,
-      exists (
-        select from awa.tombstoned_lanes k where k.lane_id = l.lane_id and k.last_pos > coalesce(c.cursor_pos, 0)
-      ) as is_tombstoned
-    from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (v_lanes)) l
-    left join lateral (
-      select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
-      from awa.claim_batches b
-      where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
-        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
-    ) c on true
-    where not awa.is_paused(p_queue)
-  ),
-  -- Transactions that were pending and have ended since.
-  finished as materialized (
-    select l.lane_id, l.cursor_pos, p.xid, p.after
-    from lane l cross join lateral unnest(l.pending_xids, l.pending_after) p(xid, after), snapshot
-    where pg_visible_in_snapshot(p.xid, snapshot.s)
-  ),
-  -- Their rows, at positions the cursor has passed.
-  late as materialized (
-    select r.*
-    from (
-      select f.lane_id, f.cursor_pos, array_agg(f.xid) as xids, array_agg(f.after) as afters
-      from finished f group by f.lane_id, f.cursor_pos
-    ) f
-    cross join lateral awa.late_entries(v_slots, f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
-  ),
-  late_found as materialized (
-    select l.lane_id, count(l.pos) as n from late l group by l.lane_id
-  ),
-  -- \`body\` is a job's part of the answer. Built here, it keeps the rows that travel on narrow; built above the scans, it
-  -- is not set up once for every partition. That of a large job is built when it is known to be taken.
-  waiting as materialized (
-    select
-      w.lane_id, w.is_late, w.pos, w.slot, w.bytes, greatest(w.run_at, w.created_at) as since,
-      case when w.bytes <= 65536 then awa.claimed_body(
-        w.job_id, w.run_lease, w.kind, w.attempt, w.max_attempts, w.run_at, w.created_at, w.args, w.envelope
-      ) end as body
-    from (
-      select true as is_late, l.lane_id, l.pos, l.slot, l.job_id, l.run_lease, l.run_at, l.created_at, l.attempt,
-        l.max_attempts, l.kind, l.args, l.envelope, awa.size_bound(l.args) + awa.size_bound(l.envelope) as bytes
-      from late l
-      union all
-      select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
-        r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
-      from lane l
-      left join late_found f on f.lane_id = l.lane_id
-      cross join lateral (
-        select r.*
-        from awa.ready_entries r
-        where not l.is_tombstoned and (r.slot in (v_slots[1], v_slots[2], v_slots[3])
-          or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
-        order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
-      ) r
-      union all
-      select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
-        r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
-      from lane l
-      left join late_found f on f.lane_id = l.lane_id
-      cross join lateral awa.live_entries(
-        v_slots, l.lane_id, l.cursor_pos, greatest(p_limit - coalesce(f.n, 0), 0)::integer
-      ) r
-      where l.is_tombstoned
-    ) w
-  ),
-  -- Also where each lane comes to a job that has not waited one, two, three intervals.
-  first_waiting as materialized (
-    select w.lane_id,
-      min(w.pos) filter (where not w.is_late) as pos,
-      min(w.pos) filter (where w.since > v_one) as one,
-      min(w.pos) filter (where w.since > v_two) as two,
-      min(w.pos) filter (where w.since > v_three) as three
-    from waiting w
-    group by w.lane_id
-  ),
-  -- By effective priority. Every order used here must take a prefix of each lane: the cursor can say nothing else. So a
-  -- job counts no more than those before it in its lane, although it may have waited longer: it was retried, say.
-  ranked as materialized (
-    select w.*, row_number() over o as rank, sum(coalesce(octet_length(w.body), w.bytes)) over o as total_bytes
-    from (
-      select w.*, l.priority, f.pos as first_pos,
-        greatest(
-          1,
-          l.priority - case when w.pos >= f.one then 0 when w.pos >= f.two then 1 when w.pos >= f.three then 2 else 3 end
-        ) as key
-      from waiting w
-      join lane l on l.lane_id = w.lane_id
-      join first_waiting f on f.lane_id = w.lane_id
-    ) w
-    window o as (order by w.key, w.pos)
-  ),
-  -- The bound on bytes keeps an answer of large payloads within what a client can hold as one string; the bound on
-  -- positions lets a batch store offsets.
-  taken as materialized (
-    select r.* from ranked r
-    where r.rank <= p_limit
-      and (r.total_bytes <= 33554432 or r.rank = 1)
-      and (r.is_late or r.pos - r.first_pos < 2147483647)
-    order by r.rank
-  ),
-  late_taken as materialized (
-    select t.lane_id, count(t.pos) as n, max(t.pos) as last from taken t where t.is_late group by t.lane_id
-  ),
-  -- Lanes nothing is taken from, whose next claim would have to look at too many tombstones again.
-  skipped as materialized (
-    select l.lane_id, h.last_pos
-    from lane l
-    cross join lateral (
-      select array_agg(f.xid) as xids, array_agg(f.after) as afters from finished f where f.lane_id = l.lane_id
-    ) f
-    cross join lateral awa.tombstoned_head(v_slots, l.lane_id, l.cursor_pos, f.xids, f.afters) h
-    where (l.is_tombstoned or f.xids is not null and exists (
-        select from awa.tombstoned_lanes k where k.lane_id = l.lane_id
-      ))
-      and not exists (select from taken t where t.lane_id = l.lane_id)
-      and h.n > 256
-  ),
-  -- A claim that found nothing writes nothing, unless the cursor has learned enough to be worth a row.
-  learned as materialized (
-    select f.lane_id from finished f
-    where not exists (select from taken)
-    group by f.lane_id having count(*) >= 16
-    union
-    select s.lane_id from skipped s
-  ),
-  own as materialized (
-    -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
-    select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at
-    from (select (select count(*) from taken) + (select count(*) from learned) as n) t, snapshot
-    where t.n > 0 and snapshot.is_current
-  ),
-  pending as materialized (
-    select awa.pending_xids(snapshot.s, own.xid) as xids, snapshot.floor_pos from snapshot, own
-  ),
-  -- Late rows that are left behind: their transactions stay pending, from the last position taken on.
-  carried as materialized (
-    select f.lane_id, f.xid, greatest(f.after, t.last) as after
-    from finished f
-    join late_found l on l.lane_id = f.lane_id
-    left join late_taken t on t.lane_id = f.lane_id
-    where l.n >= p_limit or l.n > coalesce(t.n, 0)
-  ),
-  -- After our id was taken: the longer it takes from the snapshot to the id, the more ids are pending.
-  large as materialized (
-    select t.lane_id, t.pos, awa.body_at(t.slot, t.lane_id, t.pos) as body
-    from own
-    cross join taken t
-    where t.body is null
-  ),
-  -- One batch per lane and slot of the rows. Late members come first.
-  batch as materialized (
-    select g.*, nextval('awa.batch_seq') as batch_id
-    from (
+    -- One statement, one snapshot. The slots are known before it, so that only theirs are set up, and the snapshot must
+    -- agree: a row in a slot that is not listed would be passed over. PostgreSQL prunes by single values and by a range,
+    -- not by an array; a slot too many does no harm.
+    with snapshot as materialized (
       select
-        t.lane_id, t.slot, count(*) as n, min(t.first_pos) as lo,
-        max(t.pos) filter (where not t.is_late) as hi,
-        array_agg((t.pos - t.first_pos)::integer) filter (where not t.is_late) as offsets,
-        array_agg(t.pos) filter (where t.is_late) as late,
-        min(t.priority) as priority, array_agg(t.rank) as ranks,
-        concat_ws(
-          ',',
-          string_agg(t.body, ',') filter (where t.is_late),
-          string_agg(t.body, ',') filter (where not t.is_late)
-        ) as bodies
+        pg_current_snapshot() as s,
+        (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos,
+        awa.active_slots() is not distinct from v_slots as is_current
+    ),
+    lane as materialized (
+      select
+        l.lane_id, l.priority,
+        coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, c.pending_xids, c.pending_after,
+        exists (
+          select from awa.tombstoned_lanes k where k.lane_id = l.lane_id and k.last_pos > coalesce(c.cursor_pos, 0)
+        ) as is_tombstoned
+      from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (v_lanes)) l
+      left join lateral (
+        select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
+        from awa.claim_batches b
+        where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
+          or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
+        order by b.batch_id desc limit 1
+      ) c on true
+      where not awa.is_paused(p_queue)
+    ),
+    -- Transactions that were pending and have ended since.
+    finished as materialized (
+      select l.lane_id, l.cursor_pos, p.xid, p.after
+      from lane l cross join lateral unnest(l.pending_xids, l.pending_after) p(xid, after), snapshot
+      where pg_visible_in_snapshot(p.xid, snapshot.s)
+    ),
+    -- Their rows, at positions the cursor has passed.
+    late as materialized (
+      select r.*
       from (
-        -- The order of the answer: members are numbered as they are to start. It begins with the columns of the grouping,
-        -- so that no further sort comes in between.
-        select t.lane_id, t.slot, t.pos, t.is_late, t.first_pos, t.priority, t.rank, coalesce(t.body, x.body) as body
-        from own
-        cross join taken t
-        left join large x on x.lane_id = t.lane_id and x.pos = t.pos
-        order by t.lane_id, t.slot, t.rank
-      ) t
-      group by t.lane_id, t.slot
-      union all
-      select l.lane_id, s.slot, 0, null, null, null, null, null, null, null
-      from learned l, awa.slots s, own where s.ring = 'ready' and s.sealed_at is null
-    ) g
-  ),
-  inserted as (
-    insert into awa.claim_batches (
-      slot, batch_id, nonce, lane_id, owner, claimed_at, deadline_at, n, lo, hi, offsets, late,
-      cursor_pos, pending_xids, pending_after
+        select f.lane_id, f.cursor_pos, array_agg(f.xid) as xids, array_agg(f.after) as afters
+        from finished f group by f.lane_id, f.cursor_pos
+      ) f
+      cross join lateral awa.late_entries(v_slots, f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
+    ),
+    late_found as materialized (
+      select l.lane_id, count(l.pos) as n from late l group by l.lane_id
+    ),
+    -- \`body\` is a job's part of the answer. Built here, it keeps the rows that travel on narrow; built above the scans, it
+    -- is not set up once for every partition. That of a large job is built when it is known to be taken.
+    waiting as materialized (
+      select
+        w.lane_id, w.is_late, w.pos, w.slot, w.bytes, greatest(w.run_at, w.created_at) as since,
+        case when w.bytes <= 65536 then awa.claimed_body(
+          w.job_id, w.run_lease, w.kind, w.attempt, w.max_attempts, w.run_at, w.created_at, w.args, w.envelope
+        ) end as body
+      from (
+        select true as is_late, l.lane_id, l.pos, l.slot, l.job_id, l.run_lease, l.run_at, l.created_at, l.attempt,
+          l.max_attempts, l.kind, l.args, l.envelope, awa.size_bound(l.args) + awa.size_bound(l.envelope) as bytes
+        from late l
+        union all
+        select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
+          r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
+        from lane l
+        left join late_found f on f.lane_id = l.lane_id
+        cross join lateral (
+          select r.*
+          from awa.ready_entries r
+          where not l.is_tombstoned and (r.slot in (v_slots[1], v_slots[2], v_slots[3])
+            or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
+          order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
+        ) r
+        union all
+        select false, l.lane_id, r.pos, r.slot, r.job_id, r.run_lease, r.run_at, r.created_at, r.attempt,
+          r.max_attempts, r.kind, r.args, r.envelope, awa.size_bound(r.args) + awa.size_bound(r.envelope)
+        from lane l
+        left join late_found f on f.lane_id = l.lane_id
+        cross join lateral awa.live_entries(
+          v_slots, l.lane_id, l.cursor_pos, greatest(p_limit - coalesce(f.n, 0), 0)::integer
+        ) r
+        where l.is_tombstoned
+      ) w
+    ),
+    -- Also where each lane comes to a job that has not waited one, two, three intervals.
+    first_waiting as materialized (
+      select w.lane_id,
+        min(w.pos) filter (where not w.is_late) as pos,
+        min(w.pos) filter (where w.since > v_one) as one,
+        min(w.pos) filter (where w.since > v_two) as two,
+        min(w.pos) filter (where w.since > v_three) as three
+      from waiting w
+      group by w.lane_id
+    ),
+    -- By effective priority. Every order used here must take a prefix of each lane: the cursor can say nothing else. So a
+    -- job counts no more than those before it in its lane, although it may have waited longer: it was retried, say.
+    ranked as materialized (
+      select w.*, row_number() over o as rank, sum(coalesce(octet_length(w.body), w.bytes)) over o as total_bytes
+      from (
+        select w.*, l.priority, f.pos as first_pos,
+          greatest(
+            1,
+            l.priority - case when w.pos >= f.one then 0 when w.pos >= f.two then 1 when w.pos >= f.three then 2 else 3 end
+          ) as key
+        from waiting w
+        join lane l on l.lane_id = w.lane_id
+        join first_waiting f on f.lane_id = w.lane_id
+      ) w
+      window o as (order by w.key, w.pos)
+    ),
+    -- The bound on bytes keeps an answer of large payloads within what a client can hold as one string; the bound on
+    -- positions lets a batch store offsets.
+    taken as materialized (
+      select r.* from ranked r
+      where r.rank <= p_limit
+        and (r.total_bytes <= 33554432 or r.rank = 1)
+        and (r.is_late or r.pos - r.first_pos < 2147483647)
+      order by r.rank
+    ),
+    late_taken as materialized (
+      select t.lane_id, count(t.pos) as n, max(t.pos) as last from taken t where t.is_late group by t.lane_id
+    ),
+    -- Lanes nothing is taken from, whose next claim would have to look at too many tombstones again.
+    skipped as materialized (
+      select l.lane_id, h.last_pos
+      from lane l
+      cross join lateral (
+        select array_agg(f.xid) as xids, array_agg(f.after) as afters from finished f where f.lane_id = l.lane_id
+      ) f
+      cross join lateral awa.tombstoned_head(v_slots, l.lane_id, l.cursor_pos, f.xids, f.afters) h
+      where (l.is_tombstoned or f.xids is not null and exists (
+          select from awa.tombstoned_lanes k where k.lane_id = l.lane_id
+        ))
+        and not exists (select from taken t where t.lane_id = l.lane_id)
+        and h.n > 256
+    ),
+    -- A claim that found nothing writes nothing, unless the cursor has learned enough to be worth a row.
+    learned as materialized (
+      select f.lane_id from finished f
+      where not exists (select from taken)
+      group by f.lane_id having count(*) >= 16
+      union
+      select s.lane_id from skipped s
+    ),
+    own as materialized (
+      -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
+      select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at
+      from (select (select count(*) from taken) + (select count(*) from learned) as n) t, snapshot
+      where t.n > 0 and snapshot.is_current
+    ),
+    pending as materialized (
+      select awa.pending_xids(snapshot.s, own.xid) as xids, snapshot.floor_pos from snapshot, own
+    ),
+    -- Late rows that are left behind: their transactions stay pending, from the last position taken on.
+    carried as materialized (
+      select f.lane_id, f.xid, greatest(f.after, t.last) as after
+      from finished f
+      join late_found l on l.lane_id = f.lane_id
+      left join late_taken t on t.lane_id = f.lane_id
+      where l.n >= p_limit or l.n > coalesce(t.n, 0)
+    ),
+    -- After our id was taken: the longer it takes from the snapshot to the id, the more ids are pending.
+    large as materialized (
+      select t.lane_id, t.pos, awa.body_at(t.slot, t.lane_id, t.pos) as body
+      from own
+      cross join taken t
+      where t.body is null
+    ),
+    -- One batch per lane and slot of the rows. Late members come first.
+    batch as materialized (
+      select g.*, nextval('awa.batch_seq') as batch_id
+      from (
+        select
+          t.lane_id, t.slot, count(*) as n, min(t.first_pos) as lo,
+          max(t.pos) filter (where not t.is_late) as hi,
+          array_agg((t.pos - t.first_pos)::integer) filter (where not t.is_late) as offsets,
+          array_agg(t.pos) filter (where t.is_late) as late,
+          min(t.priority) as priority, array_agg(t.rank) as ranks,
+          concat_ws(
+            ',',
+            string_agg(t.body, ',') filter (where t.is_late),
+            string_agg(t.body, ',') filter (where not t.is_late)
+          ) as bodies
+        from (
+          -- The order of the answer: members are numbered as they are to start. It begins with the columns of the grouping,
+          -- so that no further sort comes in between.
+          select t.lane_id, t.slot, t.pos, t.is_late, t.first_pos, t.priority, t.rank, coalesce(t.body, x.body) as body
+          from own
+          cross join taken t
+          left join large x on x.lane_id = t.lane_id and x.pos = t.pos
+          order by t.lane_id, t.slot, t.rank
+        ) t
+        group by t.lane_id, t.slot
+        union all
+        select l.lane_id, s.slot, 0, null, null, null, null, null, null, null
+        from learned l, awa.slots s, own where s.ring = 'ready' and s.sealed_at is null
+      ) g
+    ),
+    inserted as (
+      insert into awa.claim_batches (
+        slot, batch_id, nonce, lane_id, owner, claimed_at, deadline_at, n, lo, hi, offsets, late,
+        cursor_pos, pending_xids, pending_after
+      )
+      select
+        b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, o.at, o.at + p_deadline_ms * interval '1 millisecond', b.n,
+        b.lo, b.hi, b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
+      from batch b
+      cross join own o
+      left join lateral (
+        -- The cursor is on the lane's last row.
+        select
+          greatest(
+            l.cursor_pos,
+            (select max(o.hi) from batch o where o.lane_id = b.lane_id),
+            (select s.last_pos from skipped s where s.lane_id = b.lane_id)
+          ) as cursor_pos,
+          nullif(p.xids || coalesce(k.xids, '{}'), '{}') as pending_xids,
+          nullif(array_fill(p.floor_pos, array[cardinality(p.xids)]) || coalesce(k.afters, '{}'), '{}') as pending_after
+        from lane l
+        cross join pending p
+        cross join lateral (
+          select array_agg(c.xid) as xids, array_agg(c.after) as afters from carried c where c.lane_id = b.lane_id
+        ) k
+        where l.lane_id = b.lane_id
+          and b.batch_id = (select max(o.batch_id) from batch o where o.lane_id = b.lane_id)
+      ) c on true
     )
     select
-      b.slot, b.batch_id, p_nonce, b.lane_id, p_owner, o.at, o.at + p_deadline_ms * interval '1 millisecond', b.n,
-      b.lo, b.hi, b.offsets, b.late, c.cursor_pos, c.pending_xids, c.pending_after
-    from batch b
-    cross join own o
-    left join lateral (
-      -- The cursor is on the lane's last row.
-      select
-        greatest(
-          l.cursor_pos,
-          (select max(o.hi) from batch o where o.lane_id = b.lane_id),
-          (select s.last_pos from skipped s where s.lane_id = b.lane_id)
-        ) as cursor_pos,
-        nullif(p.xids || coalesce(k.xids, '{}'), '{}') as pending_xids,
-        nullif(array_fill(p.floor_pos, array[cardinality(p.xids)]) || coalesce(k.afters, '{}'), '{}') as pending_after
-      from lane l
-      cross join pending p
-      cross join lateral (
-        select array_agg(c.xid) as xids, array_agg(c.after) as afters from carried c where c.lane_id = b.lane_id
-      ) k
-      where l.lane_id = b.lane_id
-        and b.batch_id = (select max(o.batch_id) from batch o where o.lane_id = b.lane_id)
-    ) c on true
-  )
-  select
-    (
-      select '[' || string_agg(
-        concat(
-          '[', b.slot, ',"', b.batch_id, '",', b.priority, ',[', b.bodies, '],',
-          coalesce(case when (select count(*) from batch) > 1 then to_json(b.ranks)::text end, 'null'), ']'
-        ), ','
-      ) || ']'
-      from batch b where b.n > 0
-    ),
-    (select o.at from own o),
-    (select o.at + p_deadline_ms * interval '1 millisecond' from own o),
-    (select max(l.cursor_pos) from lane l),
-    (select max(l.batch_id) from lane l),
-    (select min(b.batch_id) from batch b),
-    (select s.last_value from awa.pos_seq s),
-    (select s.is_current from snapshot s)
-  into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current;
+      (
+        select '[' || string_agg(
+          concat(
+            '[', b.slot, ',"', b.batch_id, '",', b.priority, ',[', b.bodies, '],',
+            coalesce(case when (select count(*) from batch) > 1 then to_json(b.ranks)::text end, 'null'), ']'
+          ), ','
+        ) || ']'
+        from batch b where b.n > 0
+      ),
+      (select o.at from own o),
+      (select o.at + p_deadline_ms * interval '1 millisecond' from own o),
+      (select max(l.cursor_pos) from lane l),
+      (select max(l.batch_id) from lane l),
+      (select min(b.batch_id) from batch b),
+      (select s.last_value from awa.pos_seq s),
+      (select s.is_current from snapshot s)
+    into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current;
     exit when v_current;
     v_slots := awa.active_slots();
     perform set_config('awa.slots', v_slots::text, false);
@@ -5120,7 +5120,7 @@ revoke execute on function awa.expire(bigint, bigint, bigint, integer, timestamp
 `
   },
   {
-    version: 24,
+    version: 22,
     name: "queue_storage_dlq",
     schema: "engine",
     sql: `-- schema: engine
@@ -5452,7 +5452,7 @@ revoke execute on function awa.dlq_cleanup(bigint, integer, timestamptz) from pu
 `
   },
   {
-    version: 29,
+    version: 23,
     name: "queue_storage_reading",
     schema: "engine",
     sql: `-- schema: engine

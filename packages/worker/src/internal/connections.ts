@@ -124,6 +124,7 @@ const impatientSockets = (silenceMillis: number): Effect.Effect<() => Socket, ne
       socket.once("close", () => sockets.delete(socket))
       // Not before it is connected: nobody hears the error of a socket that an unused client holds.
       return socket.once("connect", () => {
+        // The idle time-out of the socket itself: a network that is gone moves no clock of a fiber.
         socket.setTimeout(silenceMillis, () => socket.destroy(new Error(`No answer for ${silenceMillis} ms`)))
       })
     }
