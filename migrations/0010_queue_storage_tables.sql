@@ -374,6 +374,25 @@ as $$
   select (p_lane_id & 2147483647)::integer
 $$;
 
+-- Who takes several takes them in ascending order.
+create function awa.hold_lanes(p_lanes bigint[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('lane'), k.key)
+  from (select distinct awa.lane_lock_key(l) as key from unnest(p_lanes) l order by 1) k;
+end
+$$;
+
+create function awa.hold_owners(p_owners uuid[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), k.key)
+  from (select distinct awa.lock_key(o::text) as key from unnest(p_owners) o order by 1) k;
+end
+$$;
+
 -- What locks first and reads then must see what the previous holder committed.
 create function awa.assert_read_committed() returns void
 language plpgsql

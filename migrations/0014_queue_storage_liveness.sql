@@ -232,8 +232,7 @@ begin
   ) a;
   -- A look that was cut off may have left owners out, whatever the second look finds.
   rescue.complete := v_found < p_limit;
-  perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;
+  perform awa.hold_owners(v_owners);
 
   -- Again, under the locks: a heartbeat or a completion may have come in between.
   if v_owners is not null then

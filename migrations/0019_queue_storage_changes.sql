@@ -85,25 +85,6 @@ begin
 end
 $$;
 
--- Locks lanes, ascending, like everybody who takes several.
-create function awa.hold_lanes(p_lanes bigint[]) returns void
-language plpgsql
-as $$
-begin
-  perform pg_advisory_xact_lock(awa.lock_class('lane'), k.key)
-  from (select distinct awa.lane_lock_key(l) as key from unnest(p_lanes) l order by 1) k;
-end
-$$;
-
-create function awa.hold_owners(p_owners uuid[]) returns void
-language plpgsql
-as $$
-begin
-  perform pg_advisory_xact_lock(awa.lock_class('owner'), k.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(p_owners) o order by 1) k;
-end
-$$;
-
 -- What is wrong with a change, as "field: reason", or null.
 create function awa.change_problem(p_change jsonb) returns text
 language sql stable

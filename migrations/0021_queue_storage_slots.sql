@@ -171,8 +171,7 @@ begin
   if v_owners is null then
     return 0;
   end if;
-  perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;
+  perform awa.hold_owners(v_owners);
 
   -- Again, under the locks: some may have ended in between.
   with open as materialized (

@@ -41,8 +41,7 @@ const beatUnderRescue = (isolation: string): Scenario => async (world) => {
   return Array.isArray(rescued) && rescued.length > 0 ? ["live attempt rescued"] : []
 }
 
-const lockOwners = `perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;`
+const lockOwners = "perform awa.hold_owners(v_owners);"
 
 rule(server, "rescue decides under the owners' locks", {
   scenario: beatUnderRescue("read committed"),

@@ -479,8 +479,7 @@ rule(server, "eviction decides under the owner's lock", {
     "without it": {
       breaks: [{
         within: "awa.evict",
-        find: `perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
-          from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;`,
+        find: "perform awa.hold_owners(v_owners);",
         replace: ""
       }],
       shows: ["job doubled"]

@@ -437,6 +437,25 @@ as $$
   select (p_lane_id & 2147483647)::integer
 $$;
 
+-- Who takes several takes them in ascending order.
+create function awa.hold_lanes(p_lanes bigint[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('lane'), k.key)
+  from (select distinct awa.lane_lock_key(l) as key from unnest(p_lanes) l order by 1) k;
+end
+$$;
+
+create function awa.hold_owners(p_owners uuid[]) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), k.key)
+  from (select distinct awa.lock_key(o::text) as key from unnest(p_owners) o order by 1) k;
+end
+$$;
+
 -- What locks first and reads then must see what the previous holder committed.
 create function awa.assert_read_committed() returns void
 language plpgsql
@@ -2278,8 +2297,7 @@ begin
   ) a;
   -- A look that was cut off may have left owners out, whatever the second look finds.
   rescue.complete := v_found < p_limit;
-  perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;
+  perform awa.hold_owners(v_owners);
 
   -- Again, under the locks: a heartbeat or a completion may have come in between.
   if v_owners is not null then
@@ -3873,25 +3891,6 @@ begin
 end
 $$;
 
--- Locks lanes, ascending, like everybody who takes several.
-create function awa.hold_lanes(p_lanes bigint[]) returns void
-language plpgsql
-as $$
-begin
-  perform pg_advisory_xact_lock(awa.lock_class('lane'), k.key)
-  from (select distinct awa.lane_lock_key(l) as key from unnest(p_lanes) l order by 1) k;
-end
-$$;
-
-create function awa.hold_owners(p_owners uuid[]) returns void
-language plpgsql
-as $$
-begin
-  perform pg_advisory_xact_lock(awa.lock_class('owner'), k.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(p_owners) o order by 1) k;
-end
-$$;
-
 -- What is wrong with a change, as "field: reason", or null.
 create function awa.change_problem(p_change jsonb) returns text
 language sql stable
@@ -4628,8 +4627,7 @@ begin
   if v_owners is null then
     return 0;
   end if;
-  perform pg_advisory_xact_lock(awa.lock_class('owner'), o.key)
-  from (select distinct awa.lock_key(o::text) as key from unnest(v_owners) o order by 1) o;
+  perform awa.hold_owners(v_owners);
 
   -- Again, under the locks: some may have ended in between.
   with open as materialized (

@@ -1,6 +1,7 @@
 import type { Retention, Service as StorageEngine, StorageError } from "@awa/model/StorageEngine"
 import * as Effect from "effect/Effect"
 import type { Signal } from "../../Signals.js"
+import { inBatches } from "./batches.js"
 
 const batchSize = 1000
 
@@ -10,14 +11,6 @@ export const expireAll = (
   retention: Retention,
   signal: (signal: Signal) => void
 ): Effect.Effect<number, StorageError> =>
-  Effect.iterate({ total: 0, more: true }, {
-    while: ({ more }) => more,
-    body: ({ total }) =>
-      Effect.map(
-        engine.expire({ retention, limit: batchSize }),
-        (count) => ({ total: total + count, more: count === batchSize })
-      )
-  }).pipe(
-    Effect.map(({ total }) => total),
+  inBatches(batchSize, (limit) => engine.expire({ retention, limit })).pipe(
     Effect.tap((count) => Effect.sync(() => signal({ _tag: "expired", count })))
   )

@@ -1,6 +1,7 @@
 import type { Service as StorageEngine, StorageError } from "@awa/model/StorageEngine"
 import * as Effect from "effect/Effect"
 import type { Signal } from "../../Signals.js"
+import { inBatches } from "./batches.js"
 
 const batchSize = 4096
 
@@ -9,11 +10,6 @@ export const promoteAll = (
   engine: StorageEngine,
   signal: (signal: Signal) => void
 ): Effect.Effect<number, StorageError> =>
-  Effect.iterate({ total: 0, more: true }, {
-    while: ({ more }) => more,
-    body: ({ total }) =>
-      Effect.map(engine.promote(batchSize), (count) => ({ total: total + count, more: count === batchSize }))
-  }).pipe(
-    Effect.map(({ total }) => total),
+  inBatches(batchSize, engine.promote).pipe(
     Effect.tap((count) => Effect.sync(() => signal({ _tag: "promoted", count })))
   )
