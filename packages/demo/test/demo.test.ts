@@ -38,7 +38,7 @@ const start = (environment: Record<string, string | undefined>) =>
 const eventually = (isIt: () => boolean, otherwise: () => string) =>
   Effect.sync(isIt).pipe(
     Effect.repeat({ until: (done) => done, schedule: Schedule.spaced("20 millis") }),
-    Effect.timeoutFail({ duration: "60 seconds", onTimeout: () => new Error(otherwise()) })
+    Effect.timeoutFail({ duration: "150 seconds", onTimeout: () => new Error(otherwise()) })
   )
 
 const isAlive = (pid: number): boolean => {
