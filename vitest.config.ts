@@ -16,7 +16,7 @@ export default defineConfig({
     maxWorkers: Math.max(2, availableParallelism()),
     minWorkers: 1,
     allowOnly: false,
-    testTimeout: 60_000,
+    testTimeout: 120_000,
     hookTimeout: 60_000
   }
 })

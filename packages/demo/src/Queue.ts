@@ -16,13 +16,13 @@ export const counts = Effect.flatMap(SqlClient.SqlClient, (sql) =>
     (rows): Counts => Object.fromEntries(rows.map(({ count, state }) => [state, count]))
   ))
 
-/** The videos among these jobs that are being rendered, with a sign of life since their attempt began. */
+/** The videos among these jobs that are being rendered, with frames that outlive their attempt. */
 export const videos = (ids: ReadonlyArray<string>) =>
   Effect.flatMap(SqlClient.SqlClient, (sql) =>
     sql<{ readonly title: string }>`
       select args ->> 'title' as title
       from awa.jobs
-      where ${sql.in("id", ids)} and kind = ${RenderVideo.kind} and state = 'running' and heartbeat_at is not null
+      where ${sql.in("id", ids)} and kind = ${RenderVideo.kind} and state = 'running' and progress is not null
       order by id`)
 
 export const running = Effect.flatMap(

@@ -81,11 +81,11 @@ const DatabaseLive = Database.layerConfig({
 
 const WorkerLive = announce.pipe(Layer.provide(AwaLive(worker)), Layer.provide(DatabaseLive))
 
-/** The parent prints what this process logs. */
+/** The parent prints what this process logs: of a failure what it says, not where it comes from. */
 const LoggerLive = Logger.replace(
   Logger.defaultLogger,
   // Its standard output is the channel to the parent.
-  Logger.make(({ message }) => console.log(String(message)))
+  Logger.make(({ message }) => console.log(String(message).split("\n", 1)[0]))
 )
 
 process.once("disconnect", () => process.exit(1))

@@ -199,7 +199,7 @@ describe("pinned", () => {
         (yield* Effect.flip(Database.pinned(Database.outsideTransaction(Database.transaction(backend)))))._tag,
         "ConnectionFailed"
       )
-    }).pipe(Effect.provide(EmptyLive({ maxConnections: 1, connectTimeout: "50 millis" }))))
+    }).pipe(Effect.provide(EmptyLive({ maxConnections: 1, connectTimeout: "2 seconds" }))))
 })
 
 describe("failures", () => {

@@ -11,7 +11,7 @@ import type { StorageEngine, StorageError } from "@awa/model/StorageEngine"
 import { StorageSchemas } from "@awa/model/StorageSchemas"
 import * as Reactivity from "@effect/experimental/Reactivity"
 import type * as PgClient from "@effect/sql-pg/PgClient"
-import type * as SqlClient from "@effect/sql/SqlClient"
+import * as SqlClient from "@effect/sql/SqlClient"
 import * as Config from "effect/Config"
 import type * as ConfigError from "effect/ConfigError"
 import * as Console from "effect/Console"
@@ -19,7 +19,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import { createHash, randomBytes } from "node:crypto"
 
 /**
@@ -108,24 +108,49 @@ const withoutPassword = (url: string): string => {
 
 type Run = (statement: string) => Effect.Effect<ReadonlyArray<object>, Errors.DatabaseFailure>
 
-/** Runs statements of an administrator, over one connection that is closed at the end. */
+/** One at a time opens a connection. */
+const opening = Effect.unsafeMakeSemaphore(1)
+
+const administrators = new Map<string, PgClient.PgClient>()
+
+/**
+ * The client of an administrator, one for the whole process: to connect takes as long as to copy a database. Its
+ * connection closes after a second without work, so that it keeps no process from ending.
+ */
+const administrator = (adminUrl: string) =>
+  Effect.suspend(() => {
+    const known = administrators.get(adminUrl)
+    if (known !== undefined) return Effect.succeed(known)
+    return Effect.flatMap(Scope.make(), (scope) =>
+      Database.make({
+        url: adminUrl,
+        maxConnections: 1,
+        idleTimeout: "1 second",
+        connectTimeout: "1 minute",
+        applicationName: "awa test databases"
+      }).pipe(
+        Scope.extend(scope),
+        Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause))),
+        Effect.tap((client) => Effect.sync(() => administrators.set(adminUrl, client))),
+        Effect.provide(Reactivity.layer)
+      ))
+  }).pipe(opening.withPermits(1))
+
+/** Runs statements of an administrator, over one connection. */
 const asAdmin = <A, E>(
   { adminUrl }: Settings,
   use: (run: Run) => Effect.Effect<A, E>
-): Effect.Effect<A, E | Errors.ConnectionFailed | Errors.InvalidSetting> =>
-  Database.make({ url: adminUrl, maxConnections: 1, applicationName: "awa test databases" }).pipe(
-    Effect.flatMap((client) =>
-      use((statement) =>
-        client.unsafe(statement).pipe(Effect.catchTag("SqlError", Database.fromSqlError("manage test databases")))
-      )
-    ),
-    Effect.scoped,
-    Effect.provide(Reactivity.layer)
-  )
+): Effect.Effect<A, E | Errors.DatabaseFailure | Errors.InvalidSetting> =>
+  Effect.flatMap(administrator(adminUrl), (client) =>
+    Database.pinned(use((statement) =>
+      client.unsafe(statement).pipe(Effect.catchTag("SqlError", Database.fromSqlError("manage test databases")))
+    )).pipe(Effect.provideService(SqlClient.SqlClient, client)))
 
-/** A short-lived client of a database made here. */
-const clientOf = (settings: Settings, database: string) =>
-  Database.layer({ url: urlOf(settings.adminUrl, database), maxConnections: 1 })
+/** On a short-lived client of a database made here, not on the administrator's connection. */
+const inside = (settings: Settings, database: string) => <A, E>(self: Effect.Effect<A, E, SqlClient.SqlClient>) =>
+  Database.outsideTransaction(self).pipe(
+    Effect.provide(Database.layer({ url: urlOf(settings.adminUrl, database), maxConnections: 1 }))
+  )
 
 const exists = (run: Run, name: string) =>
   Effect.map(run(`select from pg_database where datname = '${name}'`), (rows) => rows.length > 0)
@@ -142,7 +167,7 @@ const isCurrent = (settings: Settings, template: string) =>
       SchemaOutdated: () => Effect.succeed(false),
       SchemaTooNew: () => Effect.succeed(false)
     }),
-    Effect.provide(clientOf(settings, template))
+    inside(settings, template)
   )
 
 /** Templates this process has seen to. */
@@ -160,7 +185,7 @@ const ensureTemplate = (settings: Settings, run: Run, template: string) =>
       yield* drop(run, template)
       yield* drop(run, draft)
       yield* run(`create database "${draft}" template template0`)
-      yield* Effect.provide(Migrations.run({ queueStorage: settings.queueStorage }), clientOf(settings, draft))
+      yield* inside(settings, draft)(Migrations.run({ queueStorage: settings.queueStorage }))
       yield* run(`alter database "${draft}" rename to "${template}"`)
     }
     yield* run("select pg_advisory_unlock_all()")

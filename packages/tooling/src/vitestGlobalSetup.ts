@@ -28,7 +28,16 @@ const ownServer = async (): Promise<Server> => {
   const server = EmbeddedPostgres.make({
     version: versionOf(process.env),
     fsync: false,
-    settings: { max_connections: 500 }
+    settings: {
+      max_connections: 500,
+      // With so many short-lived databases autovacuum does nothing but visit them, and changes what tests measure.
+      autovacuum: "off",
+      jit: "off",
+      wal_level: "minimal",
+      max_wal_senders: 0,
+      max_wal_size: "8GB",
+      checkpoint_timeout: "1h"
+    }
   })
   const { url } = await Effect.runPromise(Scope.extend(server, scope))
   return { url, prefix: prefixOf(0), close: () => Effect.runPromise(Scope.close(scope, Exit.void)) }

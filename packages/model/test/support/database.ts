@@ -1,4 +1,5 @@
-import { Database, Migrations } from "@awa/model"
+import { Database } from "@awa/model"
+import { TestDatabase } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { Effect, Layer } from "effect"
 import * as Pg from "pg"
@@ -28,12 +29,13 @@ export const emptyDatabase: Effect.Effect<string> = Effect.gen(function*() {
   return url.toString()
 })
 
-/** The clients of a database of its own, empty or migrated. */
+/** The clients of an empty database. */
 export const EmptyLive = (options?: Database.Options) =>
   Layer.unwrapEffect(Effect.map(emptyDatabase, (url) => Database.layer({ url, ...options })))
 
+/** The clients of a migrated one. */
 export const MigratedLive = (options?: Database.Options) =>
-  Layer.effectDiscard(Migrations.run()).pipe(Layer.provideMerge(EmptyLive(options)))
+  Layer.unwrapScoped(Effect.map(TestDatabase.make(), ({ url }) => Database.layer({ url, ...options })))
 
 export interface StoredJob {
   readonly id: string
