@@ -1,4 +1,4 @@
-import { NodeRuntime } from "@effect/platform-node"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Console, Data, Effect, Logger, LogLevel } from "effect"
 import { writeFileSync } from "node:fs"
 

@@ -1,7 +1,7 @@
 /**
  * A child process: serves the calls of `Protocol` for the system named on its command line until the parent lets go.
  */
-import { NodeRuntime } from "@effect/platform-node"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Cause, Effect, Logger, LogLevel, Runtime, Scope } from "effect"
 import type { Calls, Request, Response } from "./Protocol.js"
 import { watchStatements } from "./Statements.js"

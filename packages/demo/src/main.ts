@@ -7,7 +7,7 @@
  *
  * `--short` does the same with few jobs. With `DATABASE_URL` it uses that server, in a database it makes and drops.
  */
-import { NodeRuntime } from "@effect/platform-node"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Database, Migrations } from "awa"
 import { Cause, Data, type Duration, Effect, Exit, Option, Redacted } from "effect"
 import { parseArgs } from "node:util"

@@ -1,7 +1,7 @@
 /**
  * A worker process: runs the shop's jobs until it is told to stop, or its parent is gone.
  */
-import { NodeRuntime } from "@effect/platform-node"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Awa, AwaLive, Database, type Job, JobContext, JobError, JobResult } from "awa"
 import { Config, Data, Effect, Layer, Logger, Option, Schema } from "effect"
 import * as Jobs from "./Jobs.js"

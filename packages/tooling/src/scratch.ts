@@ -1,6 +1,6 @@
 /** A server for trying things out: prints its URL and runs until Ctrl-C. `--fsync` makes it durable. */
 import { EmbeddedPostgres } from "@awa/embedded"
-import { NodeRuntime } from "@effect/platform-node"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Console, Effect } from "effect"
 
 NodeRuntime.runMain(Effect.scoped(Effect.gen(function*() {

@@ -1,7 +1,7 @@
 /**
  * A worker process that can be told where to die.
  */
-import { NodeRuntime } from "@effect/platform-node"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Awa, AwaLive, Database, Signals } from "awa"
 import { Effect, Layer } from "effect"
 import type { ProcessOptions } from "./process.js"
