@@ -210,6 +210,28 @@ rule(server, "a late job that was taken is not given up", {
   }
 })
 
+rule(server, "a claim of one lane leaves out what was given up", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const session = await world.session()
+    const ids = await enqueue(session, 5)
+    ledger.waiting(ids)
+    await change(session, [ids[0] ?? "", ids[3] ?? ""], changes.payload)
+    await drain(session, ledger, { limit: 2 })
+    return ledger.findings()
+  },
+  mutants: {
+    "the lane's mark is not looked at": {
+      breaks: [{
+        within: "awa.claim",
+        find: "not coalesce(k.last_pos > c.cursor_pos, k.last_pos is not null)",
+        replace: "true"
+      }],
+      shows: ["job doubled"]
+    }
+  }
+})
+
 rule(server, "a claim leaves out what was given up", {
   scenario: async (world) => {
     const ledger = new Ledger()

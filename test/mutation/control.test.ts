@@ -6,7 +6,8 @@ import type { Session, World } from "./support/world.js"
 
 const server = sharedServer()
 
-const inClaim = (find: string, replace: string): Patch => ({ within: "awa.claim", find, replace })
+/** In both statements of a claim, the short one and the long one. */
+const inClaim = (find: string, replace: string): Patch => ({ within: "awa.claim", find, replace, times: 2 })
 
 /** A session that has claimed before, so that its claim is one statement. */
 const claimerOf = async (world: World): Promise<Session> => {
@@ -83,7 +84,11 @@ rule(server, "a claim decides about the pause when it holds the lane", {
   mutants: {
     "before it has the lock": {
       breaks: [
-        inClaim("v_current boolean;", "v_current boolean; v_paused constant boolean := awa.is_paused(p_queue);"),
+        {
+          within: "awa.claim",
+          find: "v_current boolean;",
+          replace: "v_current boolean; v_paused constant boolean := awa.is_paused(p_queue);"
+        },
         inClaim("where not awa.is_paused(p_queue)", "where not v_paused")
       ],
       shows: ["claimed while paused"]

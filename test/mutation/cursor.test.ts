@@ -59,6 +59,10 @@ rule(server, "ids from xmax up to the claim's own are pending", {
         replace: ""
       }],
       shows: ["job lost"]
+    },
+    "none is, where a claim is short": {
+      breaks: [{ within: "awa.claim", find: "nullif(p.xids, '{}'),", replace: "null::xid8[]," }],
+      shows: ["job lost"]
     }
   }
 })
@@ -261,6 +265,35 @@ rule(server, "late jobs are those the cursor has passed", {
         replace: "and r.pos > f.after"
       }],
       shows: ["job doubled"]
+    }
+  }
+})
+
+/** A slow transaction has ended since, and there is a new job, too. */
+rule(server, "a short claim takes nothing while something is late", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const claimer = await world.session()
+    const slow = await transaction(world)
+    ledger.waiting(await enqueue(slow))
+    ledger.waiting(await enqueue(claimer))
+    ledger.claimed(await claim(claimer))
+    await commit(slow)
+    ledger.waiting(await enqueue(claimer))
+    ledger.claimed(await claim(claimer))
+    await drain(claimer, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "it takes what is new": {
+      breaks: [{
+        within: "awa.claim",
+        find: `and (f.n = 0 or not exists (
+          select from awa.late_entries(v_slots, v_lanes[1], c.cursor_pos, f.xids, f.afters, 1)
+        )) as is_plain`,
+        replace: "as is_plain"
+      }],
+      shows: ["job lost"]
     }
   }
 })

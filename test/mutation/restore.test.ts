@@ -41,7 +41,10 @@ rule(server, "a pending transaction starts at the floor of the epoch", {
   },
   mutants: {
     "it starts at the first position": {
-      breaks: [{ within: "awa.claim", find: "array_fill(p.floor_pos,", replace: "array_fill(0::bigint," }],
+      breaks: [
+        { within: "awa.claim", find: "array_fill(p.floor_pos,", replace: "array_fill(0::bigint," },
+        { within: "awa.claim", find: "array_fill(snapshot.floor_pos,", replace: "array_fill(0::bigint," }
+      ],
       shows: ["job doubled"]
     }
   }

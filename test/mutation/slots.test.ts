@@ -232,7 +232,8 @@ rule(server, "a claim's snapshot agrees with the slots it looks at", {
       breaks: [{
         within: "awa.claim",
         find: "awa.active_slots() is not distinct from v_slots as is_current",
-        replace: "v_slots is not null as is_current"
+        replace: "v_slots is not null as is_current",
+        times: 2
       }],
       shows: ["job lost"]
     }
@@ -273,7 +274,8 @@ rule(server, "a cursor is carried on under the lane's lock", {
   gates: [{
     within: "awa.claim",
     find: "nextval('awa.batch_seq') as batch_id",
-    replace: "test_gate.pass(nextval('awa.batch_seq')) as batch_id"
+    replace: "test_gate.pass(nextval('awa.batch_seq')) as batch_id",
+    times: 2
   }],
   scenario: async (world) => {
     const ledger = new Ledger()

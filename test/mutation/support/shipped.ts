@@ -1,11 +1,12 @@
 import { readdirSync, readFileSync } from "node:fs"
 
-/** A change of the shipped SQL. White space aside, `find` must occur exactly once. */
+/** A change of the shipped SQL. White space aside, `find` must occur exactly so many times, by default once. */
 export interface Patch {
   /** The function whose text is changed; without it, the text of all migrations. */
   readonly within?: string
   readonly find: string
   readonly replace: string
+  readonly times?: number
 }
 
 const folder = new URL("../../../migrations/", import.meta.url)
@@ -33,13 +34,12 @@ const functionsOf = (sql: string): ReadonlyArray<string> => sql.match(/^create f
 const apply = (sql: string, patch: Patch): string => {
   const [start, end] = patch.within === undefined ? [0, sql.length] : extentOf(sql, patch.within)
   const text = sql.slice(start, end)
-  const matches = [...text.matchAll(pattern(patch.find))]
-  const [match] = matches
-  if (match === undefined || matches.length > 1) {
-    throw new Error(`patch no longer applies: ${matches.length} × ${patch.find} in ${patch.within ?? "the migrations"}`)
+  const found = pattern(patch.find)
+  const count = [...text.matchAll(found)].length
+  if (count !== (patch.times ?? 1)) {
+    throw new Error(`patch no longer applies: ${count} × ${patch.find} in ${patch.within ?? "the migrations"}`)
   }
-  const after = match.index + match[0].length
-  return sql.slice(0, start) + text.slice(0, match.index) + patch.replace + text.slice(after) + sql.slice(end)
+  return sql.slice(0, start) + text.replace(found, () => patch.replace) + sql.slice(end)
 }
 
 const extentOf = (sql: string, name: string): readonly [number, number] => {

@@ -49,7 +49,7 @@ export const awa: System = {
   install,
   producer,
   worker: {
-    throughput: { maxWorkers: 8000, batchSize: 4000 },
+    throughput: { maxWorkers: 6000, batchSize: 2000 },
     latency: { maxWorkers: 50, batchSize: 512 },
     alone: { maxWorkers: 1, batchSize: 1 },
     claims: /\.claim\(/,
