@@ -249,6 +249,29 @@ exception when lock_not_available or serialization_failure or deadlock_detected 
 end
 $$;
 
+-- Takes the keys of jobs that somebody wants to bring back, in byte order. Answers those whose key another job has, with
+-- that job: they are to stay where they are. What is in doubt is settled when the job is placed.
+create function awa.key_conflicts(p_jobs awa.successor[]) returns table (job_id bigint, holder bigint)
+language plpgsql
+as $$
+begin
+  for key_conflicts.job_id, key_conflicts.holder in
+    select j.job_id, t.holder
+    from (
+      select j.job_id, awa.unique_key(j.envelope) as key, awa.unique_states(j.envelope) as states
+      from unnest(p_jobs) j
+      where awa.holds_key(awa.unique_states(j.envelope), j.state)
+      order by 2, 1
+    ) j
+    cross join lateral awa.try_take_key(j.key, j.job_id, j.states) t
+  loop
+    if key_conflicts.holder is not null then
+      return next;
+    end if;
+  end loop;
+end
+$$;
+
 -- Lets go of what these jobs hold, if a job of that state holds nothing. Without a state: the jobs are no more.
 create function awa.release_unique(p_job_ids bigint[], p_state awa/*control*/.job_state default null) returns void
 language sql

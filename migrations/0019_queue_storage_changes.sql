@@ -217,7 +217,8 @@ $$;
 -- Changes jobs. p_change: {"op", ...} with
 --   cancel: reason?, or reasons? by job id; retry; delete; priority: priority; queue: queue; run_at: run_at; payload: args.
 -- Answers, per different id, [["job id", verdict, state before or null], ..]: `changed`; `missing`; `refused`, not in a
--- state for it; `again`: it moved while we looked, ask once more in another transaction.
+-- state for it; `again`: it moved while we looked, ask once more in another transaction; `taken`: another job has its
+-- unique key, followed by its kind and that job.
 --
 -- Holds the locks of lanes and owners until the transaction ends: call it in one of its own.
 create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
@@ -245,6 +246,7 @@ declare
   v_before awa.successor[];
   v_some awa.successor[];
   v_rejected jsonb;
+  v_conflicts jsonb := '{}'; -- by job id
   v_done bigint[] := '{}';
 begin
   if v_problem is not null then
@@ -314,20 +316,24 @@ begin
   end if;
 
   if exists (select from unnest(v_homes) h where h.home = 'finished') and v_op in ('retry', 'delete') then
-    with ended as materialized (
-      select f.job_id from awa.finished_jobs f
+    v_some := array(
+      select (
+        f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
+        f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
+      )::awa.successor
+      from awa.finished_jobs f
       where f.job_id = any (v_ids) and awa.can_change(v_op, 'finished', f.state)
       order by f.job_id for update
-    ),
-    gone as (
-      delete from awa.finished_jobs f using ended where f.job_id = ended.job_id returning f.*
-    )
-    select array_agg((
-      f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
-      f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
-    )::awa.successor)
-    into v_some
-    from gone f;
+    );
+    if v_op = 'retry' then
+      v_conflicts := coalesce((
+        select jsonb_object_agg(c.job_id, jsonb_build_array(s.kind, c.holder::text))
+        from awa.key_conflicts(array(select awa.changed(s, p_change, v_now) from unnest(v_some) s)) c
+        join unnest(v_some) s on s.job_id = c.job_id
+      ), '{}');
+      v_some := array(select s from unnest(v_some) s where not v_conflicts ? s.job_id::text);
+    end if;
+    delete from awa.finished_jobs f where f.job_id = any (array(select s.job_id from unnest(v_some) s));
     v_before := v_before || v_some;
     v_done := v_done || array(select s.job_id from unnest(v_some) s);
   end if;
@@ -370,11 +376,12 @@ begin
         case
           when i.id = any (v_done) then 'changed'
           when h.job_id is null then 'missing'
+          when v_conflicts ? i.id::text then 'taken'
           when awa.can_change(v_op, h.home, h.state) then 'again'
           else 'refused'
         end,
         coalesce(b.state, h.state)
-      ) order by i.id)
+      ) || coalesce(v_conflicts -> i.id::text, '[]') order by i.id)
       from unnest(v_ids) i(id)
       left join unnest(v_homes) h on h.job_id = i.id
       left join unnest(v_before) b on b.job_id = i.id

@@ -144,14 +144,15 @@ $$;
 
 -- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
 -- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
--- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none.
+-- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none. One whose
+-- unique key another job has stays where it is: then only `holder`, that job, and `kind` are answered.
 create function awa.dlq_retry(
   p_job_id bigint,
   p_run_at timestamptz,
   p_priority integer,
   p_queue text,
   p_now timestamptz
-) returns setof awa.successor
+) returns table (job awa.successor, holder bigint, kind text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -163,13 +164,19 @@ begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
   end if;
-  delete from awa.dlq_entries e where e.job_id = p_job_id returning e.* into v_entry;
+  select e.* into v_entry from awa.dlq_entries e where e.job_id = p_job_id for update;
   if not found then
     return;
   end if;
   v_job := awa.revived(v_entry, p_run_at, p_priority, p_queue, v_now);
-  perform awa.place(array[v_job], v_now);
-  return next v_job;
+  dlq_retry.kind := v_entry.kind;
+  dlq_retry.holder := (select c.holder from awa.key_conflicts(array[v_job]) c);
+  if dlq_retry.holder is null then
+    delete from awa.dlq_entries e where e.job_id = p_job_id;
+    perform awa.place(array[v_job], v_now);
+    dlq_retry.job := v_job;
+  end if;
+  return next;
 end
 $$;
 
@@ -205,7 +212,8 @@ begin
 end
 $$;
 
--- A piece of a bulk retry. Answers how many were seen and how many run again, and the last one seen.
+-- A piece of a bulk retry. Answers how many were seen and how many run again, and the last one seen. Those whose unique key
+-- another job has stay.
 create function awa.dlq_retry_chunk(
   p_kind text,
   p_queue text,
@@ -228,13 +236,17 @@ declare
     select e from awa.dlq_chunk(p_kind, p_queue, p_tag, p_after_at, p_after_id, p_until, p_limit) e
   );
   v_jobs awa.successor[];
+  v_stay bigint[];
 begin
   seen := cardinality(v_entries);
   last_at := v_entries[cardinality(v_entries)].dlq_at;
   last_id := v_entries[cardinality(v_entries)].job_id;
-  select array_agg(awa.revived(e, null, null, null, v_now) order by e.dlq_at, e.job_id) into v_jobs
-  from unnest(v_entries) e;
-  done := coalesce(cardinality(v_jobs), 0);
+  v_jobs := array(
+    select awa.revived(e, null, null, null, v_now) from unnest(v_entries) e order by e.dlq_at, e.job_id
+  );
+  v_stay := array(select c.job_id from awa.key_conflicts(v_jobs) c);
+  v_jobs := array(select j from unnest(v_jobs) j where j.job_id <> all (v_stay));
+  done := cardinality(v_jobs);
   if done > 0 then
     delete from awa.dlq_entries e where e.job_id = any (select j.job_id from unnest(v_jobs) j);
     perform awa.place(v_jobs, v_now);

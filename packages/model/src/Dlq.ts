@@ -26,12 +26,12 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type { DatabaseFailure, InvalidSetting } from "./Errors.js"
+import { type DatabaseFailure, type InvalidSetting, UniqueConflict } from "./Errors.js"
 import type { Priority } from "./InsertOptions.js"
 import * as insertOptions from "./internal/insertOptions.js"
 import * as jobRecord from "./internal/jobRecord.js"
 import * as operator from "./internal/operator.js"
-import { type JobId, JobRow } from "./JobRow.js"
+import { JobId, JobRow } from "./JobRow.js"
 import type { Schemas } from "./StorageSchemas.js"
 
 /**
@@ -252,12 +252,17 @@ export interface RetryOptions {
 
 /**
  * Lets a dead letter run again, with all its attempts before it and without its progress. Its id, payload, metadata,
- * tags and errors stay, and so does its run lease. Answers the job, or nothing when there is no such dead letter.
+ * tags and errors stay, and so does its run lease. Answers the job, or nothing when there is no such dead letter. One
+ * whose unique key another job has by now stays where it is: `UniqueConflict`, which leaves the caller's transaction
+ * usable.
  *
  * @since 0.1.0
  * @category retrying
  */
-export const retry = (id: JobId, options: RetryOptions = {}): Operation<Option.Option<JobRow>> =>
+export const retry = (
+  id: JobId,
+  options: RetryOptions = {}
+): Effect.Effect<Option.Option<JobRow>, DlqError | UniqueConflict, SqlClient.SqlClient> =>
   Effect.gen(function*() {
     yield* operator.checkOptions("options", options, ["runAt", "priority", "queue"])
     const checked = insertOptions.validate(options)
@@ -265,11 +270,14 @@ export const retry = (id: JobId, options: RetryOptions = {}): Operation<Option.O
       const { field, reason } = checked.left
       return yield* operator.invalid(field, options[field as keyof RetryOptions], reason)
     }
-    const rows = yield* operator.select<jobRecord.Row & { readonly state: "available" | "scheduled" }>(
+    const [row] = yield* operator.select<
+      jobRecord.Row & { readonly state: "available" | "scheduled"; readonly holder: string | null; readonly of: string }
+    >(
       "retry a dead letter",
       ({ engine }) =>
-        `select state::text, ${jobRecord.columns} ` +
-        `from "${engine}".dlq_retry($1::bigint, $2::timestamptz, $3::integer, $4, $5::timestamptz)`,
+        `select r.holder::text, r.kind as "of", j.* ` +
+        `from "${engine}".dlq_retry($1::bigint, $2::timestamptz, $3::integer, $4, $5::timestamptz) r ` +
+        `cross join lateral (select (r.job).state::text, ${jobRecord.columns} from (select (r.job).*) s) j`,
       [
         String(id),
         checked.right.runAt?.toISOString() ?? null,
@@ -278,14 +286,16 @@ export const retry = (id: JobId, options: RetryOptions = {}): Operation<Option.O
         yield* operator.now
       ]
     )
-    return Option.map(
-      Option.fromNullable(rows[0]),
-      (row) => new JobRow({ ...jobRecord.fields(row), state: row.state })
-    )
+    if (row === undefined) return Option.none()
+    if (row.holder !== null) {
+      return yield* new UniqueConflict({ kind: row.of, jobId: JobId.make(BigInt(row.holder)) })
+    }
+    return Option.some(new JobRow({ ...jobRecord.fields(row), state: row.state }))
   })
 
 /**
- * Lets all dead letters of a scope that are there now run again, at once and as they were. Answers how many.
+ * Lets all dead letters of a scope that are there now run again, at once and as they were. Answers how many. Those whose
+ * unique key another job has by now stay.
  *
  * @since 0.1.0
  * @category retrying

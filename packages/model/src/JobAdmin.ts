@@ -12,12 +12,21 @@ import * as Arr from "effect/Array"
 import type * as DateTime from "effect/DateTime"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import { type DatabaseFailure, InvalidJob, type InvalidSetting, JobBusy, JobNotFound, JobNotInState } from "./Errors.js"
+import {
+  type DatabaseFailure,
+  InvalidJob,
+  type InvalidSetting,
+  JobBusy,
+  JobNotFound,
+  JobNotInState,
+  UniqueConflict
+} from "./Errors.js"
 import type { Priority } from "./InsertOptions.js"
 import * as internal from "./internal/jobAdmin.js"
-import { type Any, type Context, type Job, type Payload, TypeId } from "./Job.js"
+import { type Any, type Context, type Job, type Payload, type Request, TypeId } from "./Job.js"
 import type { JobId, JobRow } from "./JobRow.js"
 import type { JobState } from "./JobState.js"
+import * as Unique from "./Unique.js"
 
 // Reading
 
@@ -70,6 +79,7 @@ export const list = (
  * - `NotInState`: it is in a state in which it cannot be changed like that. Nothing was done.
  * - `Busy`: it could not be decided in time, because somebody holds the lock of its queue or because it kept moving.
  *   Nothing was done; try again.
+ * - `KeyTaken`: it was to run again, but `holder` has its unique key by now. Nothing was done.
  *
  * @since 0.1.0
  * @category models
@@ -79,6 +89,7 @@ export type Answer =
   | { readonly _tag: "NotFound"; readonly id: JobId }
   | { readonly _tag: "NotInState"; readonly id: JobId; readonly state: JobState }
   | { readonly _tag: "Busy"; readonly id: JobId }
+  | { readonly _tag: "KeyTaken"; readonly id: JobId; readonly kind: string; readonly holder: JobId }
 
 /**
  * Why a single job was not changed.
@@ -88,11 +99,17 @@ export type Answer =
  */
 export type ChangeError = JobNotFound | JobNotInState | JobBusy | DatabaseFailure
 
+/** `KeyTaken` is an answer to `retry` alone. */
 const one = (operation: string, id: JobId, change: internal.Change) =>
-  Effect.flatMap(internal.change([id], change), ([answer]): Effect.Effect<void, ChangeError> => {
+  Effect.catchTag(oneOrTaken(operation, id, change), "UniqueConflict", Effect.die)
+
+const oneOrTaken = (operation: string, id: JobId, change: internal.Change) =>
+  Effect.flatMap(internal.change([id], change), ([answer]): Effect.Effect<void, ChangeError | UniqueConflict> => {
     switch (answer?._tag) {
       case "Changed":
         return Effect.void
+      case "KeyTaken":
+        return Effect.fail(new UniqueConflict({ kind: answer.kind, jobId: answer.holder }))
       case "NotInState":
         return Effect.fail(new JobNotInState({ operation, id, state: answer.state }))
       case "Busy":
@@ -139,6 +156,39 @@ export const cancelMany = (
   many(ids, internal.cancel(options?.reason))
 
 /**
+ * `cancel` of the job that has the unique key of a request. Answers its id, or nothing when no job has that key, or had
+ * it no more when it was to be cancelled.
+ *
+ * @example
+ * ```ts
+ * import { Job, JobAdmin } from "@awa/model"
+ * import { Schema } from "effect"
+ *
+ * const Import = Job.make("import", { payload: { tenant: Schema.String }, unique: true })
+ *
+ * const stop = JobAdmin.cancelByUniqueKey(Import.request({ tenant: "acme" }), { reason: "the tenant has left" })
+ * ```
+ *
+ * @since 0.1.0
+ * @category changing
+ */
+export const cancelByUniqueKey = <R>(
+  request: Request<string, R>,
+  options?: CancelOptions
+): Effect.Effect<Option.Option<JobId>, InvalidJob | JobBusy | DatabaseFailure, SqlClient.SqlClient | R> =>
+  Effect.flatMap(
+    Unique.holder(request),
+    Option.match({
+      onNone: () => Effect.succeedNone,
+      onSome: (id) =>
+        cancel(id, options).pipe(
+          Effect.as(Option.some(id)),
+          Effect.catchTags({ JobNotFound: () => Effect.succeedNone, JobNotInState: () => Effect.succeedNone })
+        )
+    })
+  )
+
+/**
  * Asks for jobs to be cancelled, as part of the caller's transaction: nothing happens if that is rolled back. Takes no
  * lock, so that an open transaction holds up neither a queue nor a worker.
  *
@@ -157,12 +207,13 @@ export const requestCancel = (
 
 /**
  * Lets a failed or cancelled job run again, now, with all its attempts. Its run lease and its error history are kept.
+ * One whose unique key another job has by now stays as it is: `UniqueConflict`.
  *
  * @since 0.1.0
  * @category changing
  */
-export const retry = (id: JobId): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
-  one("retry", id, internal.retry)
+export const retry = (id: JobId): Effect.Effect<void, ChangeError | UniqueConflict, SqlClient.SqlClient> =>
+  oneOrTaken("retry", id, internal.retry)
 
 /**
  * @since 0.1.0

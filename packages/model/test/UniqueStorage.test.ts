@@ -1,4 +1,4 @@
-import { Database, Job, type JobRow, Producer, QueueStorage, Unique } from "@awa/model"
+import { Database, Dlq, Job, JobAdmin, type JobRow, Producer, QueueStorage, Unique } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
 import { Deferred, Duration, Effect, Fiber, Option, Schema } from "effect"
@@ -245,5 +245,54 @@ describe("plain SQL", () => {
       const [first, ...others] = row!.ids.split(",")
       assert.deepStrictEqual(others, ["", ""])
       assert.deepStrictEqual(row!.duplicates, [[1, String(id), null], [2, first, 0]])
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
+describe("a failed job whose key another job has", () => {
+  const failed = (tenants: ReadonlyArray<string>) =>
+    Effect.gen(function*() {
+      const ids = yield* Sync.enqueueMany(tenants.map((tenant) => ({ tenant })))
+      const { complete } = yield* QueueStorage.make
+      const jobs = yield* claim()
+      yield* complete(owner, jobs.map(({ token }) => ({ token, outcome: { _tag: "fail", error: "no" } as const })))
+      return ids
+    })
+
+  it.scopedLive("is not retried, and the caller's transaction goes on", () =>
+    Effect.gen(function*() {
+      const [acmeId, otherId] = yield* failed(["acme", "other"])
+      const newer = yield* Sync.enqueue(acme)
+      const conflict = yield* Effect.flip(JobAdmin.retry(acmeId!))
+      assert.deepInclude(conflict, { _tag: "UniqueConflict", kind: "sync", jobId: newer.id })
+      assert.deepStrictEqual(yield* JobAdmin.retryMany([acmeId!, otherId!]), [
+        { _tag: "KeyTaken", id: acmeId!, kind: "sync", holder: newer.id },
+        { _tag: "Changed", id: otherId!, from: "failed" }
+      ])
+      assert.strictEqual((yield* jobOf(acmeId!)).state, "failed")
+      assert.strictEqual((yield* jobOf(otherId!)).state, "available")
+      yield* JobAdmin.cancel(newer.id)
+      yield* JobAdmin.retry(acmeId!)
+      assert.strictEqual(yield* holder, acmeId!)
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.scopedLive("stays a dead letter", () =>
+    Effect.gen(function*() {
+      const [acmeId, otherId] = yield* failed(["acme", "other"])
+      assert.strictEqual(yield* Dlq.bulkMove({ kind: "sync" }, "looked at"), 2)
+      const newer = yield* Sync.enqueue(acme)
+      yield* Database.transaction(Effect.gen(function*() {
+        const conflict = yield* Effect.flip(Dlq.retry(acmeId!))
+        assert.deepInclude(conflict, { _tag: "UniqueConflict", kind: "sync", jobId: newer.id })
+        yield* Sync.enqueue({ tenant: "third" })
+      }))
+      assert.strictEqual(yield* Dlq.bulkRetry({ kind: "sync" }), 1)
+      assert.strictEqual((yield* jobOf(otherId!)).state, "available")
+      assert.isTrue(Option.isSome(yield* Dlq.get(acmeId!)))
+      assert.deepStrictEqual(
+        yield* JobAdmin.cancelByUniqueKey(Sync.request(acme), { reason: "enough" }),
+        Option.some(newer.id)
+      )
+      assert.deepStrictEqual(yield* JobAdmin.cancelByUniqueKey(Sync.request(acme)), Option.none())
+      assert.strictEqual(Option.getOrThrow(yield* Dlq.retry(acmeId!)).state, "available")
     }).pipe(Effect.provide(MigratedLive())))
 })

@@ -169,8 +169,10 @@ const rounds = 10
 
 type Verdict = readonly [
   id: string,
-  verdict: "changed" | "missing" | "refused" | "again" | "busy",
-  state: JobState | null
+  verdict: "changed" | "missing" | "refused" | "again" | "busy" | "taken",
+  state: JobState | null,
+  kind?: string,
+  holder?: string
 ]
 
 const verdictOfAll = (ids: ReadonlyArray<JobId>, verdict: Verdict[1]) =>
@@ -216,7 +218,10 @@ const decide = (
 
 const toAnswer = (id: JobId, verdict: Verdict | undefined): Answer => {
   if (verdict === undefined || verdict[1] === "missing") return { _tag: "NotFound", id }
-  const state = verdict[2]
+  const [, , state, kind, holder] = verdict
+  if (kind !== undefined && holder !== undefined) {
+    return { _tag: "KeyTaken", id, kind, holder: JobId.make(BigInt(holder)) }
+  }
   if (state === null || verdict[1] === "again" || verdict[1] === "busy") return { _tag: "Busy", id }
   return verdict[1] === "changed" ? { _tag: "Changed", id, from: state } : { _tag: "NotInState", id, state }
 }

@@ -2876,6 +2876,29 @@ exception when lock_not_available or serialization_failure or deadlock_detected 
 end
 $$;
 
+-- Takes the keys of jobs that somebody wants to bring back, in byte order. Answers those whose key another job has, with
+-- that job: they are to stay where they are. What is in doubt is settled when the job is placed.
+create function awa.key_conflicts(p_jobs awa.successor[]) returns table (job_id bigint, holder bigint)
+language plpgsql
+as $$
+begin
+  for key_conflicts.job_id, key_conflicts.holder in
+    select j.job_id, t.holder
+    from (
+      select j.job_id, awa.unique_key(j.envelope) as key, awa.unique_states(j.envelope) as states
+      from unnest(p_jobs) j
+      where awa.holds_key(awa.unique_states(j.envelope), j.state)
+      order by 2, 1
+    ) j
+    cross join lateral awa.try_take_key(j.key, j.job_id, j.states) t
+  loop
+    if key_conflicts.holder is not null then
+      return next;
+    end if;
+  end loop;
+end
+$$;
+
 -- Lets go of what these jobs hold, if a job of that state holds nothing. Without a state: the jobs are no more.
 create function awa.release_unique(p_job_ids bigint[], p_state awa/*control*/.job_state default null) returns void
 language sql
@@ -4129,7 +4152,8 @@ $$;
 -- Changes jobs. p_change: {"op", ...} with
 --   cancel: reason?, or reasons? by job id; retry; delete; priority: priority; queue: queue; run_at: run_at; payload: args.
 -- Answers, per different id, [["job id", verdict, state before or null], ..]: \`changed\`; \`missing\`; \`refused\`, not in a
--- state for it; \`again\`: it moved while we looked, ask once more in another transaction.
+-- state for it; \`again\`: it moved while we looked, ask once more in another transaction; \`taken\`: another job has its
+-- unique key, followed by its kind and that job.
 --
 -- Holds the locks of lanes and owners until the transaction ends: call it in one of its own.
 create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
@@ -4157,6 +4181,7 @@ declare
   v_before awa.successor[];
   v_some awa.successor[];
   v_rejected jsonb;
+  v_conflicts jsonb := '{}'; -- by job id
   v_done bigint[] := '{}';
 begin
   if v_problem is not null then
@@ -4226,20 +4251,24 @@ begin
   end if;
 
   if exists (select from unnest(v_homes) h where h.home = 'finished') and v_op in ('retry', 'delete') then
-    with ended as materialized (
-      select f.job_id from awa.finished_jobs f
+    v_some := array(
+      select (
+        f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
+        f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
+      )::awa.successor
+      from awa.finished_jobs f
       where f.job_id = any (v_ids) and awa.can_change(v_op, 'finished', f.state)
       order by f.job_id for update
-    ),
-    gone as (
-      delete from awa.finished_jobs f using ended where f.job_id = ended.job_id returning f.*
-    )
-    select array_agg((
-      f.job_id, f.state, f.run_at, f.created_at, f.attempted_at, f.run_lease, f.priority, f.shard, f.attempt,
-      f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
-    )::awa.successor)
-    into v_some
-    from gone f;
+    );
+    if v_op = 'retry' then
+      v_conflicts := coalesce((
+        select jsonb_object_agg(c.job_id, jsonb_build_array(s.kind, c.holder::text))
+        from awa.key_conflicts(array(select awa.changed(s, p_change, v_now) from unnest(v_some) s)) c
+        join unnest(v_some) s on s.job_id = c.job_id
+      ), '{}');
+      v_some := array(select s from unnest(v_some) s where not v_conflicts ? s.job_id::text);
+    end if;
+    delete from awa.finished_jobs f where f.job_id = any (array(select s.job_id from unnest(v_some) s));
     v_before := v_before || v_some;
     v_done := v_done || array(select s.job_id from unnest(v_some) s);
   end if;
@@ -4282,11 +4311,12 @@ begin
         case
           when i.id = any (v_done) then 'changed'
           when h.job_id is null then 'missing'
+          when v_conflicts ? i.id::text then 'taken'
           when awa.can_change(v_op, h.home, h.state) then 'again'
           else 'refused'
         end,
         coalesce(b.state, h.state)
-      ) order by i.id)
+      ) || coalesce(v_conflicts -> i.id::text, '[]') order by i.id)
       from unnest(v_ids) i(id)
       left join unnest(v_homes) h on h.job_id = i.id
       left join unnest(v_before) b on b.job_id = i.id
@@ -5373,14 +5403,15 @@ $$;
 
 -- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
 -- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
--- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none.
+-- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none. One whose
+-- unique key another job has stays where it is: then only \`holder\`, that job, and \`kind\` are answered.
 create function awa.dlq_retry(
   p_job_id bigint,
   p_run_at timestamptz,
   p_priority integer,
   p_queue text,
   p_now timestamptz
-) returns setof awa.successor
+) returns table (job awa.successor, holder bigint, kind text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -5392,13 +5423,19 @@ begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = v_problem;
   end if;
-  delete from awa.dlq_entries e where e.job_id = p_job_id returning e.* into v_entry;
+  select e.* into v_entry from awa.dlq_entries e where e.job_id = p_job_id for update;
   if not found then
     return;
   end if;
   v_job := awa.revived(v_entry, p_run_at, p_priority, p_queue, v_now);
-  perform awa.place(array[v_job], v_now);
-  return next v_job;
+  dlq_retry.kind := v_entry.kind;
+  dlq_retry.holder := (select c.holder from awa.key_conflicts(array[v_job]) c);
+  if dlq_retry.holder is null then
+    delete from awa.dlq_entries e where e.job_id = p_job_id;
+    perform awa.place(array[v_job], v_now);
+    dlq_retry.job := v_job;
+  end if;
+  return next;
 end
 $$;
 
@@ -5434,7 +5471,8 @@ begin
 end
 $$;
 
--- A piece of a bulk retry. Answers how many were seen and how many run again, and the last one seen.
+-- A piece of a bulk retry. Answers how many were seen and how many run again, and the last one seen. Those whose unique key
+-- another job has stay.
 create function awa.dlq_retry_chunk(
   p_kind text,
   p_queue text,
@@ -5457,13 +5495,17 @@ declare
     select e from awa.dlq_chunk(p_kind, p_queue, p_tag, p_after_at, p_after_id, p_until, p_limit) e
   );
   v_jobs awa.successor[];
+  v_stay bigint[];
 begin
   seen := cardinality(v_entries);
   last_at := v_entries[cardinality(v_entries)].dlq_at;
   last_id := v_entries[cardinality(v_entries)].job_id;
-  select array_agg(awa.revived(e, null, null, null, v_now) order by e.dlq_at, e.job_id) into v_jobs
-  from unnest(v_entries) e;
-  done := coalesce(cardinality(v_jobs), 0);
+  v_jobs := array(
+    select awa.revived(e, null, null, null, v_now) from unnest(v_entries) e order by e.dlq_at, e.job_id
+  );
+  v_stay := array(select c.job_id from awa.key_conflicts(v_jobs) c);
+  v_jobs := array(select j from unnest(v_jobs) j where j.job_id <> all (v_stay));
+  done := cardinality(v_jobs);
   if done > 0 then
     delete from awa.dlq_entries e where e.job_id = any (select j.job_id from unnest(v_jobs) j);
     perform awa.place(v_jobs, v_now);
