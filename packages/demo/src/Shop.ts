@@ -9,6 +9,7 @@ import * as Ledger from "./Ledger.js"
 
 /** How much there is to do. */
 export interface Plan {
+  readonly workers: number
   readonly newsletters: number
   readonly orders: number
   readonly reminders: number
@@ -26,6 +27,7 @@ export interface Plan {
 
 /** A few thousand jobs: less than half a minute. */
 export const fullPlan: Plan = {
+  workers: 3,
   newsletters: 3000,
   orders: 200,
   reminders: 200,
@@ -40,6 +42,7 @@ export const fullPlan: Plan = {
 }
 
 export const shortPlan: Plan = {
+  workers: 2,
   newsletters: 100,
   orders: 10,
   reminders: 10,
@@ -48,7 +51,7 @@ export const shortPlan: Plan = {
   reservations: 10,
   invoices: 10,
   webhooks: 4,
-  videos: 7,
+  videos: 5,
   framesPerVideo: 40,
   regretted: 50
 }

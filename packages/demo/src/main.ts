@@ -5,7 +5,7 @@
  * until all is done, and compares everything the queue says with what this program and its handlers recorded. Exits with
  * 1 if anything differs.
  *
- * `--short` does the same with few jobs. With `DATABASE_URL` it uses that server, in a database it makes and drops.
+ * `--short` does the same with few jobs and two workers. With `DATABASE_URL` it uses that server, in a database it makes and drops.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Database, Migrations } from "awa"
@@ -39,9 +39,9 @@ const until = <A, E, R>(options: {
   })
 }
 
-const startWorkers = (database: Server.OwnDatabase) =>
+const startWorkers = (count: number, database: Server.OwnDatabase) =>
   Effect.forEach(
-    ["worker 1", "worker 2", "worker 3"],
+    Array.from({ length: count }, (_, index) => `worker ${index + 1}`),
     (name) => WorkerProcess.start({ name, database, onLine: (line) => say(style("dim", `    ${name}: ${line}`)) }),
     { concurrency: "unbounded" }
   )
@@ -91,7 +91,7 @@ const story = (plan: Shop.Plan, database: Server.OwnDatabase) =>
     yield* Ledger.create
     say(`Migrated: ${migrations.length} migrations`)
 
-    const workers = yield* startWorkers(database)
+    const workers = yield* startWorkers(plan.workers, database)
     const [victim, ...survivors] = workers as [WorkerProcess.WorkerProcess, ...typeof workers]
     say(`Started ${workers.map(({ name, pid }) => `${name} (pid ${pid})`).join(", ")}`)
 

@@ -249,6 +249,9 @@ describe("plain SQL", () => {
 })
 
 describe("a failed job whose key another job has", () => {
+  const { retry: runAgain } = JobAdmin
+  const { retry: revive } = Dlq
+
   const failed = (tenants: ReadonlyArray<string>) =>
     Effect.gen(function*() {
       const ids = yield* Sync.enqueueMany(tenants.map((tenant) => ({ tenant })))
@@ -262,7 +265,7 @@ describe("a failed job whose key another job has", () => {
     Effect.gen(function*() {
       const [acmeId, otherId] = yield* failed(["acme", "other"])
       const newer = yield* Sync.enqueue(acme)
-      const conflict = yield* Effect.flip(JobAdmin.retry(acmeId!))
+      const conflict = yield* Effect.flip(runAgain(acmeId!))
       assert.deepInclude(conflict, { _tag: "UniqueConflict", kind: "sync", jobId: newer.id })
       assert.deepStrictEqual(yield* JobAdmin.retryMany([acmeId!, otherId!]), [
         { _tag: "KeyTaken", id: acmeId!, kind: "sync", holder: newer.id },
@@ -271,7 +274,7 @@ describe("a failed job whose key another job has", () => {
       assert.strictEqual((yield* jobOf(acmeId!)).state, "failed")
       assert.strictEqual((yield* jobOf(otherId!)).state, "available")
       yield* JobAdmin.cancel(newer.id)
-      yield* JobAdmin.retry(acmeId!)
+      yield* runAgain(acmeId!)
       assert.strictEqual(yield* holder, acmeId!)
     }).pipe(Effect.provide(MigratedLive())))
 
@@ -281,7 +284,7 @@ describe("a failed job whose key another job has", () => {
       assert.strictEqual(yield* Dlq.bulkMove({ kind: "sync" }, "looked at"), 2)
       const newer = yield* Sync.enqueue(acme)
       yield* Database.transaction(Effect.gen(function*() {
-        const conflict = yield* Effect.flip(Dlq.retry(acmeId!))
+        const conflict = yield* Effect.flip(revive(acmeId!))
         assert.deepInclude(conflict, { _tag: "UniqueConflict", kind: "sync", jobId: newer.id })
         yield* Sync.enqueue({ tenant: "third" })
       }))
@@ -293,6 +296,6 @@ describe("a failed job whose key another job has", () => {
         Option.some(newer.id)
       )
       assert.deepStrictEqual(yield* JobAdmin.cancelByUniqueKey(Sync.request(acme)), Option.none())
-      assert.strictEqual(Option.getOrThrow(yield* Dlq.retry(acmeId!)).state, "available")
+      assert.strictEqual(Option.getOrThrow(yield* revive(acmeId!)).state, "available")
     }).pipe(Effect.provide(MigratedLive())))
 })

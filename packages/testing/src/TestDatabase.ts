@@ -141,10 +141,13 @@ const asAdmin = <A, E>(
   { adminUrl }: Settings,
   use: (run: Run) => Effect.Effect<A, E>
 ): Effect.Effect<A, E | Errors.DatabaseFailure | Errors.InvalidSetting> =>
-  Effect.flatMap(administrator(adminUrl), (client) =>
-    Database.pinned(use((statement) =>
-      client.unsafe(statement).pipe(Effect.catchTag("SqlError", Database.fromSqlError("manage test databases")))
-    )).pipe(Effect.provideService(SqlClient.SqlClient, client)))
+  Effect.flatMap(
+    administrator(adminUrl),
+    (client) =>
+      Database.pinned(use((statement) =>
+        client.unsafe(statement).pipe(Effect.catchTag("SqlError", Database.fromSqlError("manage test databases")))
+      )).pipe(Effect.provideService(SqlClient.SqlClient, client))
+  )
 
 /** On a short-lived client of a database made here, not on the administrator's connection. */
 const inside = (settings: Settings, database: string) => <A, E>(self: Effect.Effect<A, E, SqlClient.SqlClient>) =>

@@ -1308,7 +1308,7 @@ begin
         from (
           -- In the order of positions, which the aggregates keep.
           select r.pos, r.slot,
-            case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= least(33554432 / p_limit, 65536) then
+            case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= least(33554432 / greatest(p_limit, 1), 65536) then
               awa.claimed_body(
                 r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
               )
