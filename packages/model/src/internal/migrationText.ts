@@ -164,7 +164,8 @@ export const grants = (
   switch (as) {
     case "producer":
       return lines([
-        `grant usage on schema "${engine}" to ${grantee};`,
+        ...usage,
+        `grant insert on "${control}".jobs to ${grantee};`,
         ...execute(["enqueue", "enqueue_one", "enqueue_alike", "enqueue_unique", "unique_holder"])
       ])
     case "worker":

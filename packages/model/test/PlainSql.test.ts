@@ -1,0 +1,141 @@
+/** What one does with nothing but SQL. */
+import { Locks, Migrations } from "@awa/model"
+import { TestDatabase } from "@awa/testing"
+import { SqlClient } from "@effect/sql"
+import { assert, describe, it } from "@effect/vitest"
+import { Deferred, Effect } from "effect"
+import * as Pg from "pg"
+import { MigratedLive } from "./support/database.js"
+
+interface Row {
+  readonly id: string
+  readonly kind: string
+  readonly queue: string
+  readonly args: unknown
+  readonly state: string
+  readonly priority: number
+  readonly max_attempts: number
+  readonly metadata: unknown
+  readonly tags: ReadonlyArray<string>
+  readonly ordering_key: string | null
+}
+
+const sql = <A extends object>(text: string) =>
+  Effect.flatMap(SqlClient.SqlClient, (sql) => sql.unsafe<A>(text).withoutTransform)
+
+const columns = "id::text, kind, queue, args, state::text, priority, max_attempts, metadata, tags, ordering_key"
+
+/** The server's words for what it refuses. */
+const refusal = (text: string) =>
+  Effect.map(Effect.flip(sql(text)), ({ cause }) => (cause as Error).message)
+
+describe("insert into awa.jobs", () => {
+  it.effect("enqueues, and answers what is then there", () =>
+    Effect.gen(function*() {
+      const answered = yield* sql<Row>(
+        `insert into awa.jobs (kind, queue, args, priority, metadata, tags, ordering_key, run_at) values
+          ('plain', null, null, null, null, null, null, null),
+          ('full', 'q', '{"a": null}', 4, '{"m": null}', '{x,y}', 'key', now() + interval '1 hour')
+        returning ${columns}`
+      )
+      assert.deepInclude(answered[0]!, {
+        kind: "plain",
+        queue: "default",
+        args: {},
+        state: "available",
+        priority: 2,
+        max_attempts: 25,
+        metadata: {},
+        tags: []
+      })
+      assert.deepInclude(answered[1]!, {
+        kind: "full",
+        queue: "q",
+        args: { a: null },
+        state: "scheduled",
+        priority: 4,
+        metadata: { m: null },
+        tags: ["x", "y"],
+        ordering_key: "key"
+      })
+      assert.deepStrictEqual(yield* sql<Row>(`select ${columns} from awa.jobs order by id`), answered)
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("keeps a payload of JSON null, and takes the rows of a query", () =>
+    Effect.gen(function*() {
+      yield* sql("insert into awa.jobs (kind, args) select 'many', to_jsonb(i) from generate_series(1, 3) i")
+      yield* sql("insert into awa.jobs (kind, args) values ('null', 'null')")
+      const rows = yield* sql<{ args: unknown }>("select args from awa.jobs order by id")
+      assert.deepStrictEqual(rows.map(({ args }) => args), [1, 2, 3, null])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.live("wakes a worker that sleeps", () =>
+    Effect.gen(function*() {
+      const { url } = yield* TestDatabase.TestDatabase
+      const heard = yield* Deferred.make<string>()
+      // Like a dispatcher: it listens, and holds the idle lock while it sleeps.
+      const sleeper = yield* Effect.acquireRelease(
+        Effect.promise(async () => {
+          const client = new Pg.Client({ connectionString: url })
+          await client.connect()
+          return client
+        }),
+        (client) => Effect.promise(() => client.end())
+      )
+      sleeper.on("notification", ({ channel }) => Deferred.unsafeDone(heard, Effect.succeed(channel)))
+      const channel = Locks.wakeChannel("awa", "default")
+      yield* Effect.promise(() => sleeper.query(`listen ${Pg.escapeIdentifier(channel)}`))
+      yield* Effect.promise(() =>
+        sleeper.query("select pg_advisory_lock_shared($1, $2)", [...Locks.idleLock("awa", "default")])
+      )
+      yield* sql("insert into awa.jobs (kind) values ('wakes')")
+      assert.strictEqual(yield* Deferred.await(heard), channel)
+    }).pipe(Effect.scoped, Effect.provide(TestDatabase.layer())))
+
+  it.effect("refuses what is wrong with a job, by name, and stores nothing of the statement", () =>
+    Effect.gen(function*() {
+      const wrong = {
+        "(args) values ('{}')": "job 0: kind: must have 1 to 200 characters",
+        "(kind, queue) values ('k', '')": "job 0: queue: must have 1 to 200 characters",
+        "(kind, priority) values ('k', 5)": "job 0: priority: must be 1 to 4",
+        "(kind, max_attempts) values ('k', 0)": "job 0: max_attempts: must be 1 to 1000",
+        "(kind, run_at) values ('k', 'infinity')": "job 0: run_at: must be a finite instant",
+        "(kind, metadata) values ('k', '[]')": "job 0: metadata: must be an object",
+        "(id, kind) values (1, 'k')": "id: is not for you to set",
+        "(kind, state) values ('k', 'completed')": "state: is not for you to set",
+        "(kind, attempt) values ('k', 3)": "attempt: is not for you to set",
+        "(kind, errors) values ('k', '[]')": "errors: is not for you to set"
+      }
+      for (const [values, message] of Object.entries(wrong)) {
+        assert.strictEqual(yield* refusal(`insert into awa.jobs ${values}`), message)
+      }
+      yield* refusal("insert into awa.jobs (kind, priority) values ('good', 1), ('bad', 9)")
+      assert.deepStrictEqual(yield* sql("select from awa.jobs"), [])
+      assert.match(yield* refusal("update awa.jobs set priority = 1"), /cannot update view/)
+      assert.match(yield* refusal("delete from awa.jobs"), /cannot delete from view/)
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("is for producers", () =>
+    Effect.gen(function*() {
+      const role = `plain_${process.pid}`
+      yield* sql(`create role ${role}`)
+      yield* sql(yield* Migrations.grants({ role, as: "producer" }))
+      yield* sql(`begin; set local role ${role}; insert into awa.jobs (kind) values ('theirs'); commit`)
+      assert.match(yield* refusal(`begin; set local role ${role}; select from awa.jobs`), /permission denied/)
+      yield* sql("rollback")
+      const rows = yield* sql<{ kind: string }>("select kind from awa.jobs")
+      assert.deepStrictEqual(rows, [{ kind: "theirs" }])
+      yield* sql(`drop owned by ${role}; drop role ${role}`)
+    }).pipe(Effect.provide(MigratedLive({ maxConnections: 1 }))))
+})
+
+describe("awa.terminal_jobs", () => {
+  it.effect("shows the jobs that have ended", () =>
+    Effect.gen(function*() {
+      yield* sql("insert into awa.jobs (kind) values ('waits'), ('ends')")
+      yield* sql("select awa.cancel_jobs(array(select id from awa.jobs where kind = 'ends'), null, null)")
+      assert.deepStrictEqual(yield* sql("select kind, state::text from awa.terminal_jobs"), [
+        { kind: "ends", state: "cancelled" }
+      ])
+    }).pipe(Effect.provide(MigratedLive())))
+})
