@@ -37,7 +37,9 @@ describe("Dlq", () => {
   test("one at a time", () => {
     expect(Dlq.get(id)).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Errors.DatabaseFailure, Sql>>()
     expect(Dlq.move(id, "r")).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Failure, Sql>>()
-    expect(revive(id, { priority: 1 })).type.toBe<Effect.Effect<Option.Option<JobRow.JobRow>, Failure | Errors.UniqueConflict, Sql>>()
+    expect(revive(id, { priority: 1 })).type.toBe<
+      Effect.Effect<Option.Option<JobRow.JobRow>, Failure | Errors.UniqueConflict, Sql>
+    >()
     expect(revive).type.not.toBeCallableWith(id, { priority: 5 })
     expect(revive).type.not.toBeCallableWith(1n)
     expect<Dlq.DlqEntry>().type.toBeAssignableTo<JobRow.JobRow>()

@@ -26,8 +26,7 @@ const sql = <A extends object>(text: string) =>
 const columns = "id::text, kind, queue, args, state::text, priority, max_attempts, metadata, tags, ordering_key"
 
 /** The server's words for what it refuses. */
-const refusal = (text: string) =>
-  Effect.map(Effect.flip(sql(text)), ({ cause }) => (cause as Error).message)
+const refusal = (text: string) => Effect.map(Effect.flip(sql(text)), ({ cause }) => (cause as Error).message)
 
 describe("insert into awa.jobs", () => {
   it.effect("enqueues, and answers what is then there", () =>
