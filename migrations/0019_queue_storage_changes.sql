@@ -218,7 +218,7 @@ $$;
 --   cancel: reason?, or reasons? by job id; retry; delete; priority: priority; queue: queue; run_at: run_at; payload: args.
 -- Answers, per different id, [["job id", verdict, state before or null], ..]: `changed`; `missing`; `refused`, not in a
 -- state for it; `again`: it moved while we looked, ask once more in another transaction; `taken`: another job has its
--- unique key, followed by its kind and that job.
+-- unique key, followed by its kind and that job; `dead`: it is a dead letter.
 --
 -- Holds the locks of lanes and owners until the transaction ends: call it in one of its own.
 create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
@@ -375,16 +375,18 @@ begin
         i.id::text,
         case
           when i.id = any (v_done) then 'changed'
+          when h.job_id is null and e.job_id is not null then 'dead'
           when h.job_id is null then 'missing'
           when v_conflicts ? i.id::text then 'taken'
           when awa.can_change(v_op, h.home, h.state) then 'again'
           else 'refused'
         end,
-        coalesce(b.state, h.state)
+        coalesce(b.state, h.state, case when e.job_id is not null then 'failed'::awa/*control*/.job_state end)
       ) || coalesce(v_conflicts -> i.id::text, '[]') order by i.id)
       from unnest(v_ids) i(id)
       left join unnest(v_homes) h on h.job_id = i.id
       left join unnest(v_before) b on b.job_id = i.id
+      left join awa.dlq_entries e on e.job_id = i.id
     ),
     '[]'
   );

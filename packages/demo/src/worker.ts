@@ -81,11 +81,14 @@ const DatabaseLive = Database.layerConfig({
 
 const WorkerLive = announce.pipe(Layer.provide(AwaLive(worker)), Layer.provide(DatabaseLive))
 
-/** The parent prints what this process logs: of a failure what it says, not where it comes from. */
+/** The parent prints what this process logs. Jobs fail here because they are meant to: the table at the end counts them. */
 const LoggerLive = Logger.replace(
   Logger.defaultLogger,
-  // Its standard output is the channel to the parent.
-  Logger.make(({ message }) => console.log(String(message).split("\n", 1)[0]))
+  Logger.make(({ message }) => {
+    const [line = ""] = String(message).split("\n", 1)
+    // Its standard output is the channel to the parent.
+    if (!line.startsWith("Job failed:")) console.log(line)
+  })
 )
 
 process.once("disconnect", () => process.exit(1))

@@ -287,11 +287,15 @@ export class JobNotInState
   extends Schema.TaggedError<JobNotInState>("@awa/model/Errors/JobNotInState")("JobNotInState", {
     operation: Schema.String,
     id: Schema.BigInt,
-    state: JobState
+    state: JobState,
+    isDeadLetter: Schema.optional(Schema.Boolean)
   })
 {
   override get message(): string {
-    return `Cannot ${this.operation} job ${this.id}: it is ${this.state}. Nothing was changed.`
+    const what = this.isDeadLetter === true
+      ? "it is a dead letter: use Dlq.retry, or Dlq.purgeOne to be rid of it"
+      : `it is ${this.state}`
+    return `Cannot ${this.operation} job ${this.id}: ${what}. Nothing was changed.`
   }
 }
 

@@ -76,7 +76,8 @@ export const list = (
  *
  * - `Changed`: done. `from` is the state it was in.
  * - `NotFound`: no such job, or none any more.
- * - `NotInState`: it is in a state in which it cannot be changed like that. Nothing was done.
+ * - `NotInState`: it is in a state in which it cannot be changed like that. Nothing was done. A dead letter is changed
+ *   with `Dlq`.
  * - `Busy`: it could not be decided in time, because somebody holds the lock of its queue or because it kept moving.
  *   Nothing was done; try again.
  * - `KeyTaken`: it was to run again, but `holder` has its unique key by now. Nothing was done.
@@ -87,7 +88,7 @@ export const list = (
 export type Answer =
   | { readonly _tag: "Changed"; readonly id: JobId; readonly from: JobState }
   | { readonly _tag: "NotFound"; readonly id: JobId }
-  | { readonly _tag: "NotInState"; readonly id: JobId; readonly state: JobState }
+  | { readonly _tag: "NotInState"; readonly id: JobId; readonly state: JobState; readonly isDeadLetter?: true }
   | { readonly _tag: "Busy"; readonly id: JobId }
   | { readonly _tag: "KeyTaken"; readonly id: JobId; readonly kind: string; readonly holder: JobId }
 
@@ -111,7 +112,7 @@ const oneOrTaken = (operation: string, id: JobId, change: internal.Change) =>
       case "KeyTaken":
         return Effect.fail(new UniqueConflict({ kind: answer.kind, jobId: answer.holder }))
       case "NotInState":
-        return Effect.fail(new JobNotInState({ operation, id, state: answer.state }))
+        return Effect.fail(new JobNotInState({ operation, id, state: answer.state, isDeadLetter: answer.isDeadLetter }))
       case "Busy":
         return Effect.fail(new JobBusy({ operation, id }))
       default:

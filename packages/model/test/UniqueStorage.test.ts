@@ -282,6 +282,11 @@ describe("a failed job whose key another job has", () => {
     Effect.gen(function*() {
       const [acmeId, otherId] = yield* failed(["acme", "other"])
       assert.strictEqual(yield* Dlq.bulkMove({ kind: "sync" }, "looked at"), 2)
+      const refusal = yield* Effect.flip(runAgain(acmeId!))
+      assert.include(refusal.message, "it is a dead letter: use Dlq.retry")
+      assert.deepStrictEqual(yield* JobAdmin.removeMany([acmeId!]), [
+        { _tag: "NotInState", id: acmeId!, state: "failed", isDeadLetter: true }
+      ])
       const newer = yield* Sync.enqueue(acme)
       yield* Database.transaction(Effect.gen(function*() {
         const conflict = yield* Effect.flip(revive(acmeId!))

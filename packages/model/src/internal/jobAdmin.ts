@@ -169,7 +169,7 @@ const rounds = 10
 
 type Verdict = readonly [
   id: string,
-  verdict: "changed" | "missing" | "refused" | "again" | "busy" | "taken",
+  verdict: "changed" | "missing" | "refused" | "again" | "busy" | "taken" | "dead",
   state: JobState | null,
   kind?: string,
   holder?: string
@@ -223,7 +223,9 @@ const toAnswer = (id: JobId, verdict: Verdict | undefined): Answer => {
     return { _tag: "KeyTaken", id, kind, holder: JobId.make(BigInt(holder)) }
   }
   if (state === null || verdict[1] === "again" || verdict[1] === "busy") return { _tag: "Busy", id }
-  return verdict[1] === "changed" ? { _tag: "Changed", id, from: state } : { _tag: "NotInState", id, state }
+  return verdict[1] === "changed"
+    ? { _tag: "Changed", id, from: state }
+    : { _tag: "NotInState", id, state, ...(verdict[1] === "dead" ? { isDeadLetter: true } : undefined) }
 }
 
 /** @internal */
