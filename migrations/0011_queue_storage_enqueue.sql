@@ -77,6 +77,9 @@ as $$
     when not isfinite(p_run_at) then 'run_at: must be a finite instant'
     when p_metadata is not null and jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be an object'
     when cardinality(p_tags) > 20 then 'tags: at most 20'
+    when array_ndims(p_tags) > 1 or exists (
+      select from unnest(p_tags) t where t is null or char_length(t) not between 1 and 200
+    ) then 'tags: must have 1 to 200 characters each'
   end
 $$;
 

@@ -249,23 +249,33 @@ exception when lock_not_available or serialization_failure or deadlock_detected 
 end
 $$;
 
--- Takes the keys of jobs that somebody wants to bring back, in byte order. Answers those whose key another job has, with
--- that job: they are to stay where they are. What is in doubt is settled when the job is placed.
+-- Takes the keys of jobs that somebody wants to bring back, in byte order. Answers those that are to stay where they are:
+-- another job has their key, or (no holder) an open transaction may come to have it. Waits for a few of these, no more.
 create function awa.key_conflicts(p_jobs awa.successor[]) returns table (job_id bigint, holder bigint)
 language plpgsql
 as $$
+declare
+  v_patience integer := 5;
+  v_job record;
+  v_in_doubt boolean;
 begin
-  for key_conflicts.job_id, key_conflicts.holder in
-    select j.job_id, t.holder
-    from (
-      select j.job_id, awa.unique_key(j.envelope) as key, awa.unique_states(j.envelope) as states
-      from unnest(p_jobs) j
-      where awa.holds_key(awa.unique_states(j.envelope), j.state)
-      order by 2, 1
-    ) j
-    cross join lateral awa.try_take_key(j.key, j.job_id, j.states) t
+  for v_job in
+    select j.job_id, awa.unique_key(j.envelope) as key, awa.unique_states(j.envelope) as states
+    from unnest(p_jobs) j
+    where awa.holds_key(awa.unique_states(j.envelope), j.state)
+    order by 2, 1
   loop
-    if key_conflicts.holder is not null then
+    key_conflicts.job_id := v_job.job_id;
+    key_conflicts.holder := null;
+    v_in_doubt := v_patience = 0;
+    if not v_in_doubt then
+      select t.holder, t.in_doubt into key_conflicts.holder, v_in_doubt
+      from awa.try_take_key(v_job.key, v_job.job_id, v_job.states) t;
+    end if;
+    if v_in_doubt then
+      v_patience := greatest(v_patience - 1, 0);
+    end if;
+    if v_in_doubt or key_conflicts.holder is not null then
       return next;
     end if;
   end loop;

@@ -377,12 +377,13 @@ begin
           when i.id = any (v_done) then 'changed'
           when h.job_id is null and e.job_id is not null then 'dead'
           when h.job_id is null then 'missing'
-          when v_conflicts ? i.id::text then 'taken'
+          when v_conflicts -> i.id::text ->> 1 is not null then 'taken'
+          when v_conflicts ? i.id::text then 'again'
           when awa.can_change(v_op, h.home, h.state) then 'again'
           else 'refused'
         end,
         coalesce(b.state, h.state, case when e.job_id is not null then 'failed'::awa/*control*/.job_state end)
-      ) || coalesce(v_conflicts -> i.id::text, '[]') order by i.id)
+      ) || case when v_conflicts -> i.id::text ->> 1 is not null then v_conflicts -> i.id::text else '[]' end order by i.id)
       from unnest(v_ids) i(id)
       left join unnest(v_homes) h on h.job_id = i.id
       left join unnest(v_before) b on b.job_id = i.id

@@ -145,7 +145,8 @@ $$;
 -- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
 -- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
 -- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none. One whose
--- unique key another job has stays where it is: then only `holder`, that job, and `kind` are answered.
+-- unique key another job has stays where it is: then only `holder`, that job, and `kind` are answered; without a holder,
+-- who has the key was not to be found out in time.
 create function awa.dlq_retry(
   p_job_id bigint,
   p_run_at timestamptz,
@@ -170,8 +171,8 @@ begin
   end if;
   v_job := awa.revived(v_entry, p_run_at, p_priority, p_queue, v_now);
   dlq_retry.kind := v_entry.kind;
-  dlq_retry.holder := (select c.holder from awa.key_conflicts(array[v_job]) c);
-  if dlq_retry.holder is null then
+  select c.holder into dlq_retry.holder from awa.key_conflicts(array[v_job]) c;
+  if not found then
     delete from awa.dlq_entries e where e.job_id = p_job_id;
     perform awa.place(array[v_job], v_now);
     dlq_retry.job := v_job;

@@ -28,7 +28,14 @@ begin
       message = format('%s: is not for you to set', v_decided),
       hint = 'Give kind, queue, args, priority, max_attempts, run_at, metadata, tags or ordering_key.';
   end if;
-  new.args := coalesce(new.args, '{}');
+  new.args := coalesce(new.args, '{}') #> '{}'; -- as it is, not as a table keeps it
+  -- A number like 1e131000 takes few bytes here and a page as text: claims reckon with three times the bytes.
+  if octet_length(new.args::text) > least(16777216, 3 * pg_column_size(new.args) + 64) then
+    raise exception using errcode = '22023', message = 'args: must be at most 16 MiB of JSON, without numbers of hundreds of digits';
+  end if;
+  if octet_length(new.metadata::text) > 1048576 then
+    raise exception using errcode = '22023', message = 'metadata: must be at most 1 MiB of JSON';
+  end if;
   select e.ids::bigint, e.now, coalesce(new.run_at, e.now) into new.id, new.created_at, new.run_at
   from awa.enqueue(
     jsonb_build_array(jsonb_build_object(
@@ -45,7 +52,7 @@ begin
   new.attempt := 0;
   new.run_lease := 0;
   new.errors := '[]';
-  new.metadata := coalesce(new.metadata, '{}');
+  new.metadata := coalesce(nullif(new.metadata, 'null'), '{}');
   new.tags := coalesce(new.tags, '{}');
   return new;
 end

@@ -26,7 +26,7 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { type DatabaseFailure, type InvalidSetting, UniqueConflict } from "./Errors.js"
+import { type DatabaseFailure, type InvalidSetting, JobBusy, UniqueConflict } from "./Errors.js"
 import type { Priority } from "./InsertOptions.js"
 import * as insertOptions from "./internal/insertOptions.js"
 import * as jobRecord from "./internal/jobRecord.js"
@@ -253,8 +253,8 @@ export interface RetryOptions {
 /**
  * Lets a dead letter run again, with all its attempts before it and without its progress. Its id, payload, metadata,
  * tags and errors stay, and so does its run lease. Answers the job, or nothing when there is no such dead letter. One
- * whose unique key another job has by now stays where it is: `UniqueConflict`, which leaves the caller's transaction
- * usable.
+ * whose unique key another job has by now stays where it is: `UniqueConflict`; or `JobBusy`, when an open transaction may
+ * come to have it. Both leave the caller's transaction usable.
  *
  * @since 0.1.0
  * @category retrying
@@ -262,7 +262,7 @@ export interface RetryOptions {
 export const retry = (
   id: JobId,
   options: RetryOptions = {}
-): Effect.Effect<Option.Option<JobRow>, DlqError | UniqueConflict, SqlClient.SqlClient> =>
+): Effect.Effect<Option.Option<JobRow>, DlqError | UniqueConflict | JobBusy, SqlClient.SqlClient> =>
   Effect.gen(function*() {
     yield* operator.checkOptions("options", options, ["runAt", "priority", "queue"])
     const checked = insertOptions.validate(options)
@@ -271,7 +271,11 @@ export const retry = (
       return yield* operator.invalid(field, options[field as keyof RetryOptions], reason)
     }
     const [row] = yield* operator.select<
-      jobRecord.Row & { readonly state: "available" | "scheduled"; readonly holder: string | null; readonly of: string }
+      jobRecord.Row & {
+        readonly state: "available" | "scheduled" | null
+        readonly holder: string | null
+        readonly of: string
+      }
     >(
       "retry a dead letter",
       ({ engine }) =>
@@ -290,6 +294,7 @@ export const retry = (
     if (row.holder !== null) {
       return yield* new UniqueConflict({ kind: row.of, jobId: JobId.make(BigInt(row.holder)) })
     }
+    if (row.state === null) return yield* new JobBusy({ operation: "retry", id })
     return Option.some(new JobRow({ ...jobRecord.fields(row), state: row.state }))
   })
 

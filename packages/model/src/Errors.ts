@@ -311,7 +311,7 @@ export class JobBusy extends Schema.TaggedError<JobBusy>("@awa/model/Errors/JobB
   id: Schema.BigInt
 }) {
   override get message(): string {
-    return `Cannot ${this.operation} job ${this.id} right now: its queue is locked, or it keeps moving. ` +
+    return `Cannot ${this.operation} job ${this.id} right now: its queue or its unique key is locked, or it keeps moving. ` +
       "Nothing was changed; try again."
   }
 }

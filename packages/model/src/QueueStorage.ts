@@ -71,6 +71,10 @@ export const identityCheck = (schemas: Schemas): {
 
 /** States raised by our own functions: see migrations/0010 to 0014. */
 const tooManyPending = "AW001"
+
+/** Down to one job, from the largest claim. */
+const claimTries = 6
+
 const inconsistent = new Set(["AW003", "AW005"])
 
 /**
@@ -128,33 +132,44 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   )
 
   const claimRows = run<{ jobs: string | null; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
-  const claim = (request: ClaimRequest): ReturnType<Service["claim"]> =>
-    Effect.flatMap(now, (at) =>
+
+  /**
+   * Too many ids between snapshot and claim: again with all, for after a burst of subtransactions the failed call's own id
+   * has moved the horizon, and then with fewer, for the less a claim reads the fewer ids pass meanwhile.
+   */
+  const claimUpTo = (
+    request: ClaimRequest,
+    at: Date | null,
+    limit: number,
+    tries = claimTries
+  ): ReturnType<typeof claimRows> =>
+    Effect.catchIf(
       claimRows(
         request.queue,
-        request.limit,
+        limit,
         request.owner,
         request.nonce,
         request.deadline === null ? null : Math.ceil(Duration.toMillis(request.deadline)),
         request.durability === "async",
         at,
         request.priorityAging ? Math.ceil(Duration.toMillis(request.priorityAging)) : null
-      )).pipe(
-        // Of a queue with several shards: what it went for, another claim had taken by then.
-        Effect.repeat({ times: 10, while: ([row]) => row !== undefined && row.jobs === null }),
-        // A burst of subtransactions above the snapshot: the failed call's own id moves the horizon, once is enough.
-        Effect.retry({
-          times: 1,
-          while: (error) => error._tag === "DatabaseError" && error.sqlState === tooManyPending
-        }),
-        Effect.flatMap(([row]) => {
-          if (row === undefined || row.jobs === null) return Effect.succeed([])
-          const { queue, nonce } = request
-          const jobs = codec.claimedJobs(row.jobs, { queue, nonce, claimedAt: row.claimed_at })
-          // All of them were to be cancelled; there may be others behind.
-          return jobs.length === 0 ? claim(request) : Effect.succeed(jobs)
-        })
-      )
+      ),
+      (error) => tries > 0 && error._tag === "DatabaseError" && error.sqlState === tooManyPending,
+      () => claimUpTo(request, at, tries === claimTries ? limit : Math.max(1, limit >> 3), tries - 1)
+    )
+
+  const claim = (request: ClaimRequest): ReturnType<Service["claim"]> =>
+    Effect.flatMap(now, (at) => claimUpTo(request, at, request.limit)).pipe(
+      // Of a queue with several shards: what it went for, another claim had taken by then.
+      Effect.repeat({ times: 10, while: ([row]) => row !== undefined && row.jobs === null }),
+      Effect.flatMap(([row]) => {
+        if (row === undefined || row.jobs === null) return Effect.succeed([])
+        const { queue, nonce } = request
+        const jobs = codec.claimedJobs(row.jobs, { queue, nonce, claimedAt: row.claimed_at })
+        // All of them were to be cancelled; there may be others behind.
+        return jobs.length === 0 ? claim(request) : Effect.succeed(jobs)
+      })
+    )
 
   const completeRows = run<{ rejected: string | null }>("complete", text.complete)
   const heartbeatRows = run<{ lost: string | null }>("heartbeat", text.heartbeat)

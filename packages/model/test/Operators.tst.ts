@@ -38,7 +38,7 @@ describe("Dlq", () => {
     expect(Dlq.get(id)).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Errors.DatabaseFailure, Sql>>()
     expect(Dlq.move(id, "r")).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Failure, Sql>>()
     expect(revive(id, { priority: 1 })).type.toBe<
-      Effect.Effect<Option.Option<JobRow.JobRow>, Failure | Errors.UniqueConflict, Sql>
+      Effect.Effect<Option.Option<JobRow.JobRow>, Failure | Errors.UniqueConflict | Errors.JobBusy, Sql>
     >()
     expect(revive).type.not.toBeCallableWith(id, { priority: 5 })
     expect(revive).type.not.toBeCallableWith(1n)

@@ -100,6 +100,15 @@ describe("insert into awa.jobs", () => {
         "(kind, max_attempts) values ('k', 0)": "job 0: max_attempts: must be 1 to 1000",
         "(kind, run_at) values ('k', 'infinity')": "job 0: run_at: must be a finite instant",
         "(kind, metadata) values ('k', '[]')": "job 0: metadata: must be an object",
+        "(kind, metadata) values ('k', jsonb_build_object('m', repeat('x', 1048576)))":
+          "metadata: must be at most 1 MiB of JSON",
+        "(kind, tags) values ('k', array['a', null])": "job 0: tags: must have 1 to 200 characters each",
+        "(kind, tags) values ('k', '{{a,b},{c,d}}')": "job 0: tags: must have 1 to 200 characters each",
+        "(kind, tags) values ('k', array[repeat('x', 201)])": "job 0: tags: must have 1 to 200 characters each",
+        "(kind, args) values ('k', '1e131000')":
+          "args: must be at most 16 MiB of JSON, without numbers of hundreds of digits",
+        "(kind, args) values ('k', to_jsonb(repeat('x', 16777216)))":
+          "args: must be at most 16 MiB of JSON, without numbers of hundreds of digits",
         "(id, kind) values (1, 'k')": "id: is not for you to set",
         "(kind, state) values ('k', 'completed')": "state: is not for you to set",
         "(kind, attempt) values ('k', 3)": "attempt: is not for you to set",

@@ -45,6 +45,37 @@ describe("the engine at its start", () => {
     }))
 })
 
+describe("a claim", () => {
+  it.effect("asks for less when too many ids pass while it reads", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      const { claim } = yield* QueueStorage.make
+      yield* Anything.enqueueMany(Array.from({ length: 100 }, (_, n) => n))
+      yield* sql.unsafe("create sequence claims")
+      yield* sql.unsafe(`
+        create or replace function awa.pending_xids(p_snapshot pg_snapshot, p_own xid8) returns xid8[]
+        language plpgsql
+        as $$
+        begin
+          if nextval('public.claims') <= 3 then
+            raise exception using errcode = 'AW001', message = 'too many';
+          end if;
+          return '{}';
+        end
+        $$`)
+      const owner = "00000000-0000-4000-8000-000000000001"
+      const jobs = yield* claim({
+        queue: "default",
+        limit: 100,
+        owner,
+        nonce: "1",
+        deadline: null,
+        durability: "async"
+      })
+      assert.strictEqual(jobs.length, 1) // 100, 100, 12, 1
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
 describe("the end of an attempt", () => {
   it.effect("that cannot be encoded is a defect of the effect, not thrown", () =>
     Effect.gen(function*() {

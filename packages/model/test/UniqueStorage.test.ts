@@ -278,6 +278,31 @@ describe("a failed job whose key another job has", () => {
       assert.strictEqual(yield* holder, acmeId!)
     }).pipe(Effect.provide(MigratedLive())))
 
+  it.scopedLive("stays where it is while somebody may be taking the key", () =>
+    Effect.gen(function*() {
+      const [acmeId, otherId] = yield* failed(["acme", "other"])
+      yield* Dlq.move(otherId!, "looked at")
+      const taken = yield* Deferred.make<void>()
+      const end = yield* Deferred.make<void>()
+      const taker = yield* Effect.fork(Database.transaction(Effect.gen(function*() {
+        yield* Sync.enqueueMany([{ tenant: "acme" }, { tenant: "other" }])
+        yield* Deferred.succeed(taken, undefined)
+        yield* Deferred.await(end)
+        return yield* Effect.fail("rolled back")
+      })))
+      yield* Deferred.await(taken)
+      assert.strictEqual((yield* Effect.flip(runAgain(acmeId!)))._tag, "JobBusy")
+      assert.strictEqual((yield* Effect.flip(revive(otherId!)))._tag, "JobBusy")
+      assert.strictEqual(yield* Dlq.bulkRetry({ kind: "sync" }), 0)
+      assert.strictEqual((yield* jobOf(acmeId!)).state, "failed")
+      assert.isTrue(Option.isSome(yield* Dlq.get(otherId!)))
+      yield* Deferred.succeed(end, undefined)
+      yield* Fiber.await(taker)
+      yield* runAgain(acmeId!)
+      assert.isTrue(Option.isSome(yield* revive(otherId!)))
+      assert.strictEqual(yield* holder, acmeId!)
+    }).pipe(Effect.provide(MigratedLive())))
+
   it.scopedLive("stays a dead letter", () =>
     Effect.gen(function*() {
       const [acmeId, otherId] = yield* failed(["acme", "other"])

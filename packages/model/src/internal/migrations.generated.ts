@@ -604,6 +604,9 @@ as $$
     when not isfinite(p_run_at) then 'run_at: must be a finite instant'
     when p_metadata is not null and jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be an object'
     when cardinality(p_tags) > 20 then 'tags: at most 20'
+    when array_ndims(p_tags) > 1 or exists (
+      select from unnest(p_tags) t where t is null or char_length(t) not between 1 and 200
+    ) then 'tags: must have 1 to 200 characters each'
   end
 $$;
 
@@ -1227,6 +1230,9 @@ declare
 begin
   -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
   -- committed.
+  if p_limit is null or p_limit not between 0 and 32767 then
+    raise exception using errcode = '22023', message = 'limit: must be 0 to 32767';
+  end if;
   perform awa.assert_read_committed();
   if pg_current_xact_id_if_assigned() is not null then
     raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';
@@ -2876,23 +2882,33 @@ exception when lock_not_available or serialization_failure or deadlock_detected 
 end
 $$;
 
--- Takes the keys of jobs that somebody wants to bring back, in byte order. Answers those whose key another job has, with
--- that job: they are to stay where they are. What is in doubt is settled when the job is placed.
+-- Takes the keys of jobs that somebody wants to bring back, in byte order. Answers those that are to stay where they are:
+-- another job has their key, or (no holder) an open transaction may come to have it. Waits for a few of these, no more.
 create function awa.key_conflicts(p_jobs awa.successor[]) returns table (job_id bigint, holder bigint)
 language plpgsql
 as $$
+declare
+  v_patience integer := 5;
+  v_job record;
+  v_in_doubt boolean;
 begin
-  for key_conflicts.job_id, key_conflicts.holder in
-    select j.job_id, t.holder
-    from (
-      select j.job_id, awa.unique_key(j.envelope) as key, awa.unique_states(j.envelope) as states
-      from unnest(p_jobs) j
-      where awa.holds_key(awa.unique_states(j.envelope), j.state)
-      order by 2, 1
-    ) j
-    cross join lateral awa.try_take_key(j.key, j.job_id, j.states) t
+  for v_job in
+    select j.job_id, awa.unique_key(j.envelope) as key, awa.unique_states(j.envelope) as states
+    from unnest(p_jobs) j
+    where awa.holds_key(awa.unique_states(j.envelope), j.state)
+    order by 2, 1
   loop
-    if key_conflicts.holder is not null then
+    key_conflicts.job_id := v_job.job_id;
+    key_conflicts.holder := null;
+    v_in_doubt := v_patience = 0;
+    if not v_in_doubt then
+      select t.holder, t.in_doubt into key_conflicts.holder, v_in_doubt
+      from awa.try_take_key(v_job.key, v_job.job_id, v_job.states) t;
+    end if;
+    if v_in_doubt then
+      v_patience := greatest(v_patience - 1, 0);
+    end if;
+    if v_in_doubt or key_conflicts.holder is not null then
       return next;
     end if;
   end loop;
@@ -4312,12 +4328,13 @@ begin
           when i.id = any (v_done) then 'changed'
           when h.job_id is null and e.job_id is not null then 'dead'
           when h.job_id is null then 'missing'
-          when v_conflicts ? i.id::text then 'taken'
+          when v_conflicts -> i.id::text ->> 1 is not null then 'taken'
+          when v_conflicts ? i.id::text then 'again'
           when awa.can_change(v_op, h.home, h.state) then 'again'
           else 'refused'
         end,
         coalesce(b.state, h.state, case when e.job_id is not null then 'failed'::awa/*control*/.job_state end)
-      ) || coalesce(v_conflicts -> i.id::text, '[]') order by i.id)
+      ) || case when v_conflicts -> i.id::text ->> 1 is not null then v_conflicts -> i.id::text else '[]' end order by i.id)
       from unnest(v_ids) i(id)
       left join unnest(v_homes) h on h.job_id = i.id
       left join unnest(v_before) b on b.job_id = i.id
@@ -5406,7 +5423,8 @@ $$;
 -- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
 -- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
 -- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none. One whose
--- unique key another job has stays where it is: then only \`holder\`, that job, and \`kind\` are answered.
+-- unique key another job has stays where it is: then only \`holder\`, that job, and \`kind\` are answered; without a holder,
+-- who has the key was not to be found out in time.
 create function awa.dlq_retry(
   p_job_id bigint,
   p_run_at timestamptz,
@@ -5431,8 +5449,8 @@ begin
   end if;
   v_job := awa.revived(v_entry, p_run_at, p_priority, p_queue, v_now);
   dlq_retry.kind := v_entry.kind;
-  dlq_retry.holder := (select c.holder from awa.key_conflicts(array[v_job]) c);
-  if dlq_retry.holder is null then
+  select c.holder into dlq_retry.holder from awa.key_conflicts(array[v_job]) c;
+  if not found then
     delete from awa.dlq_entries e where e.job_id = p_job_id;
     perform awa.place(array[v_job], v_now);
     dlq_retry.job := v_job;
@@ -5991,7 +6009,14 @@ begin
       message = format('%s: is not for you to set', v_decided),
       hint = 'Give kind, queue, args, priority, max_attempts, run_at, metadata, tags or ordering_key.';
   end if;
-  new.args := coalesce(new.args, '{}');
+  new.args := coalesce(new.args, '{}') #> '{}'; -- as it is, not as a table keeps it
+  -- A number like 1e131000 takes few bytes here and a page as text: claims reckon with three times the bytes.
+  if octet_length(new.args::text) > least(16777216, 3 * pg_column_size(new.args) + 64) then
+    raise exception using errcode = '22023', message = 'args: must be at most 16 MiB of JSON, without numbers of hundreds of digits';
+  end if;
+  if octet_length(new.metadata::text) > 1048576 then
+    raise exception using errcode = '22023', message = 'metadata: must be at most 1 MiB of JSON';
+  end if;
   select e.ids::bigint, e.now, coalesce(new.run_at, e.now) into new.id, new.created_at, new.run_at
   from awa.enqueue(
     jsonb_build_array(jsonb_build_object(
@@ -6008,7 +6033,7 @@ begin
   new.attempt := 0;
   new.run_lease := 0;
   new.errors := '[]';
-  new.metadata := coalesce(new.metadata, '{}');
+  new.metadata := coalesce(nullif(new.metadata, 'null'), '{}');
   new.tags := coalesce(new.tags, '{}');
   return new;
 end
