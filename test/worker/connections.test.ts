@@ -146,7 +146,11 @@ describe("connections of a worker", () => {
       const { url } = yield* TestDatabase.make()
       const { database, host, password, port, user } = new Pg.Client(url)
       const pool = Effect.acquireRelease(
-        Effect.sync(() => new Pg.Pool({ database, host, port, user, password: async () => String(password) })),
+        Effect.sync(() => {
+          const pool = new Pg.Pool({ database, host, port, user, password: async () => String(password) })
+          // A pool has ended before its sessions have: the database is dropped beneath them, and nobody hears that.
+          return pool.on("connect", (client) => client.on("error", () => {}))
+        }),
         (pool) => Effect.promise(() => pool.end())
       )
       const { layer, lines } = warnings()
