@@ -146,11 +146,10 @@ describe("connections of a worker", () => {
       const { url } = yield* TestDatabase.make()
       const { database, host, password, port, user } = new Pg.Client(url)
       const pool = Effect.acquireRelease(
-        Effect.sync(() => {
-          const pool = new Pg.Pool({ database, host, port, user, password: async () => String(password) })
-          // A pool has ended before its sessions have: the database is dropped beneath them, and nobody hears that.
-          return pool.on("connect", (client) => client.on("error", () => {}))
-        }),
+        Effect.sync(() =>
+          // It has ended before its sessions have, and the database is dropped beneath them.
+          new Pg.Pool({ database, host, port, user, password: async () => String(password) }).on("error", () => {})
+        ),
         (pool) => Effect.promise(() => pool.end())
       )
       const { layer, lines } = warnings()
