@@ -57,6 +57,18 @@ begin
 end
 $$;
 
+-- Apart from job_problem, which is inlined as long as it has no query in it.
+create function awa.tags_problem(p_tags text[]) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when cardinality(p_tags) > 20 then 'tags: at most 20'
+    when array_ndims(p_tags) > 1 or exists (
+      select from unnest(p_tags) t where t is null or char_length(t) not between 1 and 200
+    ) then 'tags: must have 1 to 200 characters each'
+  end
+$$;
+
 -- The first thing wrong with a job of an enqueue call, as "field: reason", or null.
 create function awa.job_problem(
   p_kind text,
@@ -76,10 +88,7 @@ as $$
     when p_max_attempts not between 1 and 1000 then 'max_attempts: must be 1 to 1000'
     when not isfinite(p_run_at) then 'run_at: must be a finite instant'
     when p_metadata is not null and jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be an object'
-    when cardinality(p_tags) > 20 then 'tags: at most 20'
-    when array_ndims(p_tags) > 1 or exists (
-      select from unnest(p_tags) t where t is null or char_length(t) not between 1 and 200
-    ) then 'tags: must have 1 to 200 characters each'
+    when p_tags is not null then awa.tags_problem(p_tags)
   end
 $$;
 

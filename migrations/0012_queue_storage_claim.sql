@@ -257,11 +257,11 @@ declare
   v_newest bigint;
   v_first_batch bigint;
 begin
-  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
-  -- committed.
   if p_limit is null or p_limit not between 0 and 32767 then
     raise exception using errcode = '22023', message = 'limit: must be 0 to 32767';
   end if;
+  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
+  -- committed.
   perform awa.assert_read_committed();
   if pg_current_xact_id_if_assigned() is not null then
     raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';

@@ -144,9 +144,9 @@ $$;
 
 -- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
 -- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
--- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none. One whose
--- unique key another job has stays where it is: then only `holder`, that job, and `kind` are answered; without a holder,
--- who has the key was not to be found out in time.
+-- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none.
+-- One whose unique key another job has stays where it is: then only `holder`, that job, and `kind` are answered; without a
+-- holder, who has the key was not to be found out in time.
 create function awa.dlq_retry(
   p_job_id bigint,
   p_run_at timestamptz,

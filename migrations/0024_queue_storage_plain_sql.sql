@@ -29,9 +29,11 @@ begin
       hint = 'Give kind, queue, args, priority, max_attempts, run_at, metadata, tags or ordering_key.';
   end if;
   new.args := coalesce(new.args, '{}') #> '{}'; -- as it is, not as a table keeps it
-  -- A number like 1e131000 takes few bytes here and a page as text: claims reckon with three times the bytes.
-  if octet_length(new.args::text) > least(16777216, 3 * pg_column_size(new.args) + 64) then
-    raise exception using errcode = '22023', message = 'args: must be at most 16 MiB of JSON, without numbers of hundreds of digits';
+  -- 1e131000 takes few bytes here and as many as its digits as text. What JavaScript knows grows less: 1e308, say.
+  if octet_length(new.args::text) > least(16777216, 32 * pg_column_size(new.args) + 512) then
+    raise exception using
+      errcode = '22023',
+      message = 'args: must be at most 16 MiB of JSON, without numbers of thousands of digits';
   end if;
   if octet_length(new.metadata::text) > 1048576 then
     raise exception using errcode = '22023', message = 'metadata: must be at most 1 MiB of JSON';

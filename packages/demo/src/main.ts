@@ -5,7 +5,8 @@
  * until all is done, and compares everything the queue says with what this program and its handlers recorded. Exits with
  * 1 if anything differs.
  *
- * `--short` does the same with few jobs and two workers. With `DATABASE_URL` it uses that server, in a database it makes and drops.
+ * `--short` does the same with few jobs and two workers. With `DATABASE_URL` it uses that server, in a database it makes
+ * and drops.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import { Database, Migrations } from "awa"

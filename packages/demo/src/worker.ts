@@ -86,7 +86,7 @@ const LoggerLive = Logger.replace(
   Logger.defaultLogger,
   Logger.make(({ message }) => {
     const [line = ""] = String(message).split("\n", 1)
-    // Its standard output is the channel to the parent.
+    // Of a program's entry file: its standard output is the channel to the parent.
     if (!line.startsWith("Job failed:")) console.log(line)
   })
 )

@@ -254,7 +254,7 @@ export interface RetryOptions {
  * Lets a dead letter run again, with all its attempts before it and without its progress. Its id, payload, metadata,
  * tags and errors stay, and so does its run lease. Answers the job, or nothing when there is no such dead letter. One
  * whose unique key another job has by now stays where it is: `UniqueConflict`; or `JobBusy`, when an open transaction may
- * come to have it. Both leave the caller's transaction usable.
+ * come to have it, or one has taken it since the caller's snapshot. Both leave the caller's transaction usable.
  *
  * @since 0.1.0
  * @category retrying
@@ -300,7 +300,7 @@ export const retry = (
 
 /**
  * Lets all dead letters of a scope that are there now run again, at once and as they were. Answers how many. Those whose
- * unique key another job has by now stay.
+ * unique key another job has by now, or may come to have, stay.
  *
  * @since 0.1.0
  * @category retrying

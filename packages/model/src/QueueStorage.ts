@@ -71,11 +71,10 @@ export const identityCheck = (schemas: Schemas): {
 
 /** States raised by our own functions: see migrations/0010 to 0014. */
 const tooManyPending = "AW001"
+const inconsistent = new Set(["AW003", "AW005"])
 
 /** Down to one job, from the largest claim. */
 const claimTries = 6
-
-const inconsistent = new Set(["AW003", "AW005"])
 
 /**
  * The engine over the `SqlClient` in context, after the identity check. Give it a client of its own: claims must be the

@@ -64,8 +64,11 @@ describe("insert into awa.jobs", () => {
     Effect.gen(function*() {
       yield* sql("insert into awa.jobs (kind, args) select 'many', to_jsonb(i) from generate_series(1, 3) i")
       yield* sql("insert into awa.jobs (kind, args) values ('null', 'null')")
+      // Both take several times as much as text.
+      const control = "\u0001".repeat(1_000)
+      yield* sql(`insert into awa.jobs (kind, args) values ('long', '${JSON.stringify([1e308, 1e308, control])}')`)
       const rows = yield* sql<{ args: unknown }>("select args from awa.jobs order by id")
-      assert.deepStrictEqual(rows.map(({ args }) => args), [1, 2, 3, null])
+      assert.deepStrictEqual(rows.map(({ args }) => args), [1, 2, 3, null, [1e308, 1e308, control]])
     }).pipe(Effect.provide(MigratedLive())))
 
   it.live("wakes a worker that sleeps", () =>
@@ -106,9 +109,9 @@ describe("insert into awa.jobs", () => {
         "(kind, tags) values ('k', '{{a,b},{c,d}}')": "job 0: tags: must have 1 to 200 characters each",
         "(kind, tags) values ('k', array[repeat('x', 201)])": "job 0: tags: must have 1 to 200 characters each",
         "(kind, args) values ('k', '1e131000')":
-          "args: must be at most 16 MiB of JSON, without numbers of hundreds of digits",
+          "args: must be at most 16 MiB of JSON, without numbers of thousands of digits",
         "(kind, args) values ('k', to_jsonb(repeat('x', 16777216)))":
-          "args: must be at most 16 MiB of JSON, without numbers of hundreds of digits",
+          "args: must be at most 16 MiB of JSON, without numbers of thousands of digits",
         "(id, kind) values (1, 'k')": "id: is not for you to set",
         "(kind, state) values ('k', 'completed')": "state: is not for you to set",
         "(kind, attempt) values ('k', 3)": "attempt: is not for you to set",

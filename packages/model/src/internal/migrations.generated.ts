@@ -584,6 +584,18 @@ begin
 end
 $$;
 
+-- Apart from job_problem, which is inlined as long as it has no query in it.
+create function awa.tags_problem(p_tags text[]) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when cardinality(p_tags) > 20 then 'tags: at most 20'
+    when array_ndims(p_tags) > 1 or exists (
+      select from unnest(p_tags) t where t is null or char_length(t) not between 1 and 200
+    ) then 'tags: must have 1 to 200 characters each'
+  end
+$$;
+
 -- The first thing wrong with a job of an enqueue call, as "field: reason", or null.
 create function awa.job_problem(
   p_kind text,
@@ -603,10 +615,7 @@ as $$
     when p_max_attempts not between 1 and 1000 then 'max_attempts: must be 1 to 1000'
     when not isfinite(p_run_at) then 'run_at: must be a finite instant'
     when p_metadata is not null and jsonb_typeof(p_metadata) <> 'object' then 'metadata: must be an object'
-    when cardinality(p_tags) > 20 then 'tags: at most 20'
-    when array_ndims(p_tags) > 1 or exists (
-      select from unnest(p_tags) t where t is null or char_length(t) not between 1 and 200
-    ) then 'tags: must have 1 to 200 characters each'
+    when p_tags is not null then awa.tags_problem(p_tags)
   end
 $$;
 
@@ -1228,11 +1237,11 @@ declare
   v_newest bigint;
   v_first_batch bigint;
 begin
-  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
-  -- committed.
   if p_limit is null or p_limit not between 0 and 32767 then
     raise exception using errcode = '22023', message = 'limit: must be 0 to 32767';
   end if;
+  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
+  -- committed.
   perform awa.assert_read_committed();
   if pg_current_xact_id_if_assigned() is not null then
     raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';
@@ -5422,9 +5431,9 @@ $$;
 
 -- Lets a dead letter run again: at once, or at p_run_at if that is later. Its attempts and its progress begin anew; its
 -- history stays, and so does its run lease, which never falls: a worker that still holds the attempt before must not end
--- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none. One whose
--- unique key another job has stays where it is: then only \`holder\`, that job, and \`kind\` are answered; without a holder,
--- who has the key was not to be found out in time.
+-- the one that follows. Null priority or queue: as before. Answers where the job is now, or nothing when it was none.
+-- One whose unique key another job has stays where it is: then only \`holder\`, that job, and \`kind\` are answered; without a
+-- holder, who has the key was not to be found out in time.
 create function awa.dlq_retry(
   p_job_id bigint,
   p_run_at timestamptz,
@@ -6010,9 +6019,11 @@ begin
       hint = 'Give kind, queue, args, priority, max_attempts, run_at, metadata, tags or ordering_key.';
   end if;
   new.args := coalesce(new.args, '{}') #> '{}'; -- as it is, not as a table keeps it
-  -- A number like 1e131000 takes few bytes here and a page as text: claims reckon with three times the bytes.
-  if octet_length(new.args::text) > least(16777216, 3 * pg_column_size(new.args) + 64) then
-    raise exception using errcode = '22023', message = 'args: must be at most 16 MiB of JSON, without numbers of hundreds of digits';
+  -- 1e131000 takes few bytes here and as many as its digits as text. What JavaScript knows grows less: 1e308, say.
+  if octet_length(new.args::text) > least(16777216, 32 * pg_column_size(new.args) + 512) then
+    raise exception using
+      errcode = '22023',
+      message = 'args: must be at most 16 MiB of JSON, without numbers of thousands of digits';
   end if;
   if octet_length(new.metadata::text) > 1048576 then
     raise exception using errcode = '22023', message = 'metadata: must be at most 1 MiB of JSON';
