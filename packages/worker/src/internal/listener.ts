@@ -58,11 +58,31 @@ export const make = (options: {
     const listen = (on: PgConnection.PgConnection, channel: string) =>
       on.query(`listen ${Pg.escapeIdentifier(channel)}`)
 
+    /**
+     * Who subscribes meanwhile finds no connection to listen on and is left to us: we are connected once nobody is left,
+     * and between looking and saying so nothing else runs.
+     */
+    const listenToAll = (
+      on: PgConnection.PgConnection,
+      heard: ReadonlySet<string>
+    ): Effect.Effect<void, PgConnection.ConnectionLost> =>
+      Effect.suspend(() => {
+        const channels = new Set([aborted, ...subscribers.keys()])
+        const left = [...channels].filter((channel) => !heard.has(channel))
+        if (left.length > 0) {
+          return Effect.zipRight(
+            Effect.forEach(left, (channel) => listen(on, channel), { discard: true }),
+            listenToAll(on, channels)
+          )
+        }
+        connected(on)
+        return Effect.void
+      })
+
     const open = Effect.gen(function*() {
       const opened = yield* PgConnection.open(config, hear)
-      yield* Effect.forEach([aborted, ...subscribers.keys()], (channel) => listen(opened, channel), { discard: true })
       yield* Effect.addFinalizer(() => Effect.sync(disconnected))
-      connected(opened)
+      yield* listenToAll(opened, new Set())
       return opened
     })
 
