@@ -8,6 +8,7 @@ import {
   complete,
   crashAndRescue,
   enqueue,
+  heartbeat,
   Ledger,
   rollback
 } from "./support/queue.js"
@@ -18,6 +19,9 @@ import type { Session, World } from "./support/world.js"
 const server = sharedServer()
 
 const inClosing = (find: string, replace: string): Patch => ({ within: "awa.close_attempts", find, replace })
+
+/** The statement for one success. */
+const inSuccess = (find: string, replace: string): Patch => ({ within: "awa.close_success", find, replace })
 
 const first = (attempts: ReadonlyArray<Attempt>): Attempt => {
   const [attempt] = attempts
@@ -72,6 +76,10 @@ rule(server, "a closure belongs to a member of its batch", {
     "any number": {
       breaks: [inClosing("when c.n is null or a.member not between 1 and c.n then", "when c.n is null then")],
       shows: ["job lost"]
+    },
+    "any number of a success": {
+      breaks: [inSuccess("v_members[1] between 1 and b.n", "true")],
+      shows: ["job lost"]
     }
   }
 })
@@ -101,6 +109,78 @@ rule(server, "only its owner ends an attempt", {
     "any worker": {
       breaks: [inClosing("where b.owner = any (p_owners)", "")],
       shows: ["foreign completion accepted"]
+    },
+    "any worker's success": {
+      breaks: [inSuccess("and b.owner = p_owner", "")],
+      shows: ["foreign completion accepted"]
+    }
+  }
+})
+
+/** After a crash of the server the number of a batch may come back. */
+rule(server, "a batch is told by its nonce", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await enqueue(session)
+    const { nonce, ...attempt } = first(await claim(session))
+    const rejected = await complete(session, [{ ...attempt, nonce: nonce + 1 }])
+    return rejected.length === 0 ? ["stale completion accepted"] : []
+  },
+  mutants: {
+    "by its number": {
+      breaks: [inClosing("b.batch_id = a.batch and b.nonce = a.nonce", "b.batch_id = a.batch")],
+      shows: ["stale completion accepted"]
+    },
+    "by its number, of a success": {
+      breaks: [inSuccess("and b.nonce = v_nonce", "")],
+      shows: ["stale completion accepted"]
+    }
+  }
+})
+
+rule(server, "a lease ends with its attempt", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await enqueue(session)
+    const attempts = await claim(session)
+    await heartbeat(session, attempts)
+    await complete(session, attempts)
+    const [left] = await session.query<{ leases: number }>("select count(*)::int as leases from awa.leases")
+    return left?.leases === 0 ? [] : ["lease of a closed attempt"]
+  },
+  mutants: {
+    "it stays": {
+      breaks: [inClosing("and x.member = any (k.members)", "and false")],
+      shows: ["lease of a closed attempt"]
+    },
+    "nobody asks for one": {
+      breaks: [
+        inSuccess(
+          "and not exists (select from awa.leases x where x.batch_id = v_batch and x.member = v_members[1])",
+          ""
+        )
+      ],
+      shows: ["lease of a closed attempt"]
+    }
+  }
+})
+
+const timesClosed = async (session: Session): Promise<number | undefined> => {
+  const [closed] = await session.query<{ times: number }>("select sum(n)::int as times from awa.closures")
+  return closed?.times
+}
+
+rule(server, "every success of a flush is counted", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await enqueue(session, 2)
+    await complete(session, await claim(session))
+    return await timesClosed(session) === 2 ? [] : ["job lost"]
+  },
+  mutants: {
+    "several taken for one": {
+      breaks: [inSuccess("cardinality(v_members) = 1 and", "")],
+      shows: ["job lost"]
     }
   }
 })
@@ -119,8 +199,7 @@ const twoFlushes = (isolation: string) => async (world: World) => {
   await commit(session)
   const rejected = await flush
   await (rejected instanceof Error ? rollback(again) : commit(again))
-  const [closed] = await session.query<{ times: number }>("select sum(n)::int as times from awa.closures")
-  return closed?.times === 1 ? [] : ["accepted twice" as const]
+  return await timesClosed(session) === 1 ? [] : ["accepted twice" as const]
 }
 
 rule(server, "one flush of an owner at a time", {
@@ -170,6 +249,10 @@ rule(server, "a flush that is sent again is told apart from a stale one", {
     },
     "it counts again": {
       breaks: [inClosing("when k.act is null then 'accepted'", "when true then 'accepted'")],
+      shows: ["accepted twice"]
+    },
+    "a success counts again": {
+      breaks: [inSuccess("and k.members @> v_members", "and false")],
       shows: ["accepted twice"]
     }
   }

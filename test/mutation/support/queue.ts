@@ -112,6 +112,17 @@ export interface End extends Token {
   readonly delay_ms?: number
 }
 
+const byBatch = (tokens: ReadonlyArray<Token>) => {
+  const batches = new Map<string, { slot: number; batch: string; nonce: number; members: Array<number> }>()
+  for (const { batch, member, nonce, slot } of tokens) {
+    const key = `${slot}/${batch}/${nonce}`
+    const group = batches.get(key) ?? { slot, batch, nonce, members: [] }
+    batches.set(key, group)
+    group.members.push(member)
+  }
+  return [...batches.values()]
+}
+
 /** Ends attempts; answers the verdicts on those that were not accepted. */
 export const complete = async (
   session: Session,
@@ -125,7 +136,7 @@ export const complete = async (
   const [row] = await session.query<{ rejected: ReadonlyArray<ReadonlyArray<unknown>> | null }>(
     "select awa.complete($1, $2, $3, $4) as rejected",
     owner,
-    JSON.stringify(completed.map(({ member, ...batch }) => ({ ...batch, members: [member] }))),
+    JSON.stringify(byBatch(completed)),
     JSON.stringify(ended.map((token) => ({ ...token }))),
     now
   )
