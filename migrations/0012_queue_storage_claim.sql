@@ -245,6 +245,7 @@ declare
   v_plain boolean;
   v_lanes bigint[];
   v_lock_keys integer[];
+  v_priority smallint; -- of the first lane
   v_sharded boolean;
   v_expecting boolean := false;
   -- Who waits since then has waited one, two, three intervals.
@@ -281,13 +282,14 @@ begin
 
   select
     array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id)),
-    max(l.shard) > 0
-  into v_lanes, v_lock_keys, v_sharded
-  from (select distinct lane_id, shard from awa.lanes where queue = p_queue) l;
+    min(l.priority), max(l.shard) > 0
+  into v_lanes, v_lock_keys, v_priority, v_sharded
+  from (select distinct lane_id, priority, shard from awa.lanes where queue = p_queue) l;
   if v_sharded then
     v_lock_keys := '{}';
     select k.lanes, k.expecting into v_lanes, v_expecting
     from awa.lock_lanes(p_queue, p_limit, p_nonce, p_now, p_aging_ms) k;
+    v_priority := (select l.priority from awa.lanes l where l.lane_id = v_lanes[1] limit 1);
   end if;
   if v_lanes is null then
     return;
@@ -358,17 +360,11 @@ begin
           ) r
         ) r
       ),
-      verdict as materialized (
-        -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
-        select l.is_plain and t.is_plain and (t.n > 0 or l.finished = 0 or l.finished < 16 and l.last_tombstone is null)
-          as is_plain
-        from lane l, taken t
-      ),
       own as materialized (
         -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
         select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at, nextval('awa.batch_seq') as batch_id
-        from taken t, verdict v, snapshot
-        where t.n > 0 and v.is_plain and snapshot.is_current
+        from lane l, taken t, snapshot
+        where l.is_plain and t.is_plain and t.n > 0 and snapshot.is_current
       ),
       inserted as (
         insert into awa.claim_batches (
@@ -382,20 +378,21 @@ begin
         from own o, taken t, snapshot, lateral (select awa.pending_xids(snapshot.s, o.xid) as xids) p
       )
       select
-        (
-          select concat(
-              '[[', t.slot, ',"', o.batch_id, '",', (select l.priority from awa.lanes l where l.lane_id = v_lanes[1] limit 1), ',['
-            ) || t.bodies || '],null]]'
-          from own o, taken t
-        ),
-        (select o.at from own o),
-        (select o.at + p_deadline_ms * interval '1 millisecond' from own o),
-        (select l.cursor_pos from lane l),
-        (select l.batch_id from lane l),
-        (select o.batch_id from own o),
-        (select s.last_value from awa.pos_seq s),
-        (select s.is_current from snapshot s),
-        coalesce((select v.is_plain from verdict v), true)
+        '[[' || t.slot::text || ',"' || o.batch_id::text || '",' || v_priority::text || ',[' || t.bodies || '],null]]',
+        o.at,
+        o.at + p_deadline_ms * interval '1 millisecond',
+        l.cursor_pos,
+        l.batch_id,
+        o.batch_id,
+        coalesce(pg_sequence_last_value('awa.pos_seq'), 0),
+        snapshot.is_current,
+        -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
+        l.is_plain is null
+          or l.is_plain and t.is_plain and (t.n > 0 or l.finished = 0 or l.finished < 16 and l.last_tombstone is null)
+      from snapshot
+      left join lane l on true
+      cross join taken t
+      left join own o on true
       into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current, v_plain;
       exit when v_current and v_plain;
       if not v_current then
