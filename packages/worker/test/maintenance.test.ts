@@ -1,7 +1,7 @@
 import { DatabaseError } from "@awa/model/Errors"
 import { Awa } from "@awa/worker"
 import { assert, describe, it } from "@effect/vitest"
-import { Deferred, Effect, Option } from "effect"
+import { Deferred, Effect, Option, TestClock } from "effect"
 import type { Leadership, Term } from "../src/internal/leadership.js"
 import { ConnectionLost } from "../src/internal/pgConnection.js"
 import { Greet, quiet, start } from "./support/harness.js"
@@ -83,6 +83,22 @@ describe("maintenance", () => {
       assert.strictEqual(sizes.length, 1 + 3)
     }))
 
+  it.scoped("what can wait leaves a worker alone that has just started, for five seconds at most", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      const { signals } = yield* start(worker.pipe(quiet), { engine })
+      const ran = () => [
+        ...["rescued", "reclaimed", "expired", "purged"].map((tag) =>
+          signals.seen.filter(({ _tag }) => _tag === tag).length
+        ),
+        engine.count("sweepKeys")
+      ]
+      yield* signals.untilCount("promoted", 1)
+      assert.deepStrictEqual(ran(), [0, 0, 0, 0, 0])
+      yield* TestClock.adjust("5 seconds")
+      yield* signals.until("each ran", () => ran().every((times) => times > 0))
+    }))
+
   it.scoped("rescues in batches until none is left", () =>
     Effect.gen(function*() {
       const engine = MemoryEngine.make()
@@ -122,7 +138,11 @@ describe("maintenance", () => {
         ),
         { engine }
       )
-      yield* signals.until("both failed", () => new Set(signals.all("failed").map(({ loop }) => loop)).size === 2)
+      yield* signals.advanceUntil(
+        "both failed",
+        "1 second",
+        () => new Set(signals.all("failed").map(({ loop }) => loop)).size === 2
+      )
       engine.before("promote", Effect.void)
       yield* signals.advanceUntil("the job ran", "1 second", () => engine.states()[0] === "completed")
       assert.isTrue((yield* awa.healthCheck).maintenanceAlive)

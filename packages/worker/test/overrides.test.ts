@@ -153,7 +153,7 @@ describe("dead letters", () => {
         ),
         { engine }
       )
-      yield* signals.untilCount("purged", 1)
+      yield* signals.advanceUntil("it looks", "1 second", () => signals.all("purged").length === 1)
       assert.strictEqual(engine.count("cleanupDeadLetters"), 3)
       assert.deepStrictEqual(signals.all("purged").map(({ count }) => count), [25])
       engine.deadLetters.push(1)

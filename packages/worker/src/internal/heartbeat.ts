@@ -40,6 +40,7 @@ export const make = (options: Options): Effect.Effect<Heartbeat, never, Scope.Sc
   Effect.gen(function*() {
     const { attempts, claims, engine, interval, owner, signal } = options
     const intervalMillis = Duration.toMillis(interval)
+    const startedAt = yield* Clock.currentTimeMillis
 
     const beat = Effect.flatMap(Clock.currentTimeMillis, (now) => {
       const due = Arr.filter(
@@ -109,6 +110,8 @@ export const make = (options: Options): Effect.Effect<Heartbeat, never, Scope.Sc
 
     const returnForgotten = Effect.gen(function*() {
       const lostAnswer = claims.hasLost
+      // No claim of this worker is older than the worker.
+      if (!lostAnswer && (yield* Clock.currentTimeMillis) - startedAt < intervalMillis) return 0
       const open = yield* engine.openAttempts(owner, lostAnswer ? Duration.zero : interval)
       attempts.keepAbandoned(open.map((token) => token.fence))
       const known = attempts.known()

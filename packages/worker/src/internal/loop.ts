@@ -25,6 +25,8 @@ export interface Options<A, E, R> {
   readonly name: string
   /** One round of work. */
   readonly turn: Effect.Effect<A, E, R>
+  /** What to wait for before the first round; nothing by default. */
+  readonly delay?: Effect.Effect<void>
   /** What to wait for after a round that succeeded. */
   readonly pause: (result: A) => Effect.Effect<void>
   /** How much a round did; one that did something is recorded as a span. */
@@ -42,7 +44,7 @@ const longestBackoff = Duration.seconds(2)
  */
 export const fork = <A, E, R>(options: Options<A, E, R>): Effect.Effect<Loop, never, R | Scope.Scope> =>
   Effect.gen(function*() {
-    const { name, pause, signal, turn, worked } = options
+    const { delay = Effect.void, name, pause, signal, turn, worked } = options
     let alive = true
     let lastSuccess: number | null = null
     let failures = 0
@@ -76,6 +78,7 @@ export const fork = <A, E, R>(options: Options<A, E, R>): Effect.Effect<Loop, ne
       // Saying that something failed may fail too.
       Effect.catchAllCause(() => Effect.sleep(longestBackoff)),
       Effect.forever,
+      (rounds) => Effect.zipRight(delay, rounds),
       Effect.ensuring(Effect.sync(() => {
         alive = false
       })),

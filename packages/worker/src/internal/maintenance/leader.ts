@@ -1,4 +1,5 @@
 import type { Service as StorageEngine } from "@awa/model/StorageEngine"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
@@ -24,6 +25,14 @@ export interface Options {
   readonly settings: Settings
   readonly signal: (signal: Signal) => void
 }
+
+/**
+ * A worker that has just started has jobs to look for, and so have all the others of a deployment: what can wait does not
+ * compete with them. It never waits longer than its interval.
+ */
+const settleTime = Duration.seconds(5)
+
+const settle = (interval: Duration.Duration): Effect.Effect<void> => Loop.interval(Duration.min(interval, settleTime))
 
 /**
  * Runs for leader, and while it leads does what must be done once for all workers: promotion, rescue, retention. Each task
@@ -62,6 +71,7 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.rescue_stale",
         turn: rescueAll((limit) => engine.rescueStale({ staleness: heartbeat.staleness, limit, deadLetters }), signal),
+        delay: settle(heartbeat.rescueInterval),
         pause: () => Loop.interval(heartbeat.rescueInterval),
         worked,
         signal
@@ -69,6 +79,7 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.rescue_deadline",
         turn: rescueAll((limit) => engine.rescueExpired({ limit, deadLetters }), signal),
+        delay: settle(maintenance.deadlineRescueInterval),
         pause: () => Loop.interval(maintenance.deadlineRescueInterval),
         worked,
         signal
@@ -76,6 +87,7 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.reclaim",
         turn: reclaim(engine, settings, signal),
+        delay: settle(maintenance.reclaimInterval),
         pause: () => Loop.interval(maintenance.reclaimInterval),
         worked,
         signal
@@ -83,6 +95,7 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.expire",
         turn: expireAll(engine, settings.retention, signal),
+        delay: settle(maintenance.expireInterval),
         pause: () => Loop.interval(maintenance.expireInterval),
         worked,
         signal
@@ -90,6 +103,7 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.sweep_keys",
         turn: engine.sweepKeys(1000),
+        delay: settle(maintenance.keySweepInterval),
         pause: () => Loop.interval(maintenance.keySweepInterval),
         worked,
         signal
@@ -97,6 +111,7 @@ export const make = ({ engine, leadership, settings, signal }: Options): Effect.
       Loop.fork({
         name: "maintenance.dlq_cleanup",
         turn: cleanupAll(engine, dlq, signal),
+        delay: settle(dlq.cleanupInterval),
         pause: () => Loop.interval(dlq.cleanupInterval),
         worked,
         signal
