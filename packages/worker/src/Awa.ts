@@ -215,6 +215,9 @@ export const partitionedQueue =
  * Succeeding with nothing completes the job; a `JobResult` says otherwise. A failure or a defect is retried with backoff
  * while attempts are left, except `JobError.terminal`. A payload that does not fit its schema fails the job at once.
  *
+ * What the job's `errors` say of a failure is its name, its message (or its fields) and its causes. A defect, and an error
+ * without a tag, also bring their stack, as far as it is the application's: frames of packages and of Node.js are left out.
+ *
  * Interruption ends the handler when its deadline passes, when the worker shuts down, and when the attempt was taken
  * from it; in the last case its result is ignored.
  *

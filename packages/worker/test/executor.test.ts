@@ -84,6 +84,29 @@ describe("executor", () => {
       assert.include(job.errors[0], "gone: ada")
     }))
 
+  it.scoped("a typed failure has no stack in the errors, a defect that of the application, traced or not", () =>
+    Effect.gen(function*() {
+      const broken = worker.pipe(Awa.handle(Greet, ({ name }) =>
+        Effect.suspend(() => {
+          if (name === "Ada") return JobError.terminal("not yet", new MailboxGone({ to: "ada" }))
+          throw new TypeError("boom", { cause: new Error("deep") })
+        })))
+      const failed = yield* runOne(broken, greet)
+      assert.deepStrictEqual(failed.errors, [
+        "TerminalJobError: not yet\n  [cause]: MailboxGone: {\"to\":\"ada\",\"_tag\":\"MailboxGone\"}"
+      ])
+      const tracer = yield* Effect.tracer
+      for (const used of [tracer, Tracer.make({ ...tracer, span: (...args) => tracer.span(...args) })]) {
+        const defect = yield* runOne(broken, { ...greet, args: { name: "Bob" } }).pipe(Effect.withTracer(used))
+        const [first, ...frames] = defect.errors[0]!.split("\n")
+        assert.strictEqual(first, "TypeError: boom")
+        assert.include(frames, "  [cause]: Error: deep")
+        const places = frames.filter((line) => !line.includes("[cause]"))
+        assert.isAtLeast(places.length, 2)
+        for (const place of places) assert.match(place, /^ +at .*\/executor\.test\.ts:\d+:\d+\)?$/)
+      }
+    }))
+
   it.scoped("a defect is retried with its text, and the slot comes free", () =>
     Effect.gen(function*() {
       const engine = MemoryEngine.make()

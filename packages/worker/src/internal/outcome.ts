@@ -5,6 +5,7 @@ import * as Duration from "effect/Duration"
 import type * as Exit from "effect/Exit"
 import * as Inspectable from "effect/Inspectable"
 import * as ParseResult from "effect/ParseResult"
+import * as Predicate from "effect/Predicate"
 import * as JobError from "../JobError.js"
 import * as JobResult from "../JobResult.js"
 import type { StopReason } from "./attempts.js"
@@ -66,16 +67,42 @@ const ofResult = (result: unknown): Outcome => {
   }
 }
 
-/** An error class without a message says what happened in its fields, which `Cause.pretty` leaves out. */
-const fieldsOf = (error: unknown): ReadonlyArray<string> =>
+/** Where this package lies. Unknown where it was bundled with the application, whose frames ours then look like. */
+const home = /^file:\/\/(.*\/)internal\/outcome\.[jt]s$/.exec(import.meta.url)?.[1]
+
+const isForeign = (frame: string): boolean =>
+  /node_modules|node:/.test(frame) || (home !== undefined && frame.includes(home))
+
+/** The frames of the application. What names no place, such as the span of the attempt, is none. */
+const framesOf = (stack: string): ReadonlyArray<string> =>
+  stack.split("\n").filter((line) => /^ +at .*:\d+:\d+\)?$/.test(line) && !isForeign(line))
+
+/** An error class without a message says what happened in its fields. */
+const headOf = (error: unknown, { message, name }: Cause.PrettyError): string =>
   error instanceof Error && error.message === "" && Object.keys(error).length > 0
-    ? [Inspectable.toStringUnknown(error, 0)]
-    : []
+    ? `${name}: ${Inspectable.toStringUnknown(error, 0)}`
+    : `${name}: ${message}`
+
+/** Stack and causes of an error as the application sees them. A tag says enough about a failure that was expected. */
+const linesOf = (error: unknown, isExpected: boolean): ReadonlyArray<string> => {
+  const pretty = Cause.prettyErrors(Cause.fail(error))[0]!
+  const speaks = isExpected && Predicate.hasProperty(error, "_tag")
+  const frames = speaks ? [] : framesOf((pretty.stack ?? "").slice(`${pretty.name}: ${pretty.message}`.length))
+  return [headOf(error, pretty), ...frames, ...causeOf(error, isExpected)]
+}
+
+const causeOf = (error: unknown, isExpected: boolean): ReadonlyArray<string> => {
+  const cause = Predicate.hasProperty(error, "cause") ? error.cause : undefined
+  return cause === undefined
+    ? []
+    : linesOf(cause, isExpected).map((line, n) => n === 0 ? `  [cause]: ${line}` : `  ${line}`)
+}
 
 const textOf = (cause: Cause.Cause<unknown>): string =>
   attempted(() => {
-    const fields = Chunk.toReadonlyArray(Cause.failures(cause)).flatMap(fieldsOf)
-    return bounded([...fields, Cause.pretty(cause, { renderErrorCause: true })].join("\n"))
+    const failures = Chunk.toReadonlyArray(Cause.failures(cause)).flatMap((error) => linesOf(error, true))
+    const defects = Chunk.toReadonlyArray(Cause.defects(cause)).flatMap((defect) => linesOf(defect, false))
+    return bounded([...failures, ...defects].join("\n")) || Cause.pretty(cause)
   }, () => "The handler failed with a value that cannot be shown")
 
 const issueText = (issue: ParseResult.ParseIssue): string =>
