@@ -23,6 +23,20 @@ export class NoQueuesConfigured extends Data.TaggedError("NoQueuesConfigured") {
 }
 
 /**
+ * The worker could run none of the jobs it takes: every one would lose an attempt.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class NoHandlersConfigured extends Data.TaggedError("NoHandlersConfigured") {
+  /** @since 0.1.0 */
+  readonly setting = "handle"
+  override get message(): string {
+    return "The worker has no handler: add at least one with Awa.handle(job, handler)"
+  }
+}
+
+/**
  * @since 0.1.0
  * @category errors
  */
@@ -203,6 +217,7 @@ export class UnknownOption extends Data.TaggedError("UnknownOption")<{
  */
 export type BuildError =
   | NoQueuesConfigured
+  | NoHandlersConfigured
   | DuplicateQueue
   | DuplicateHandler
   | InvalidQueueName

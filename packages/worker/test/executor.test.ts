@@ -11,6 +11,8 @@ class Greeting extends Context.Tag("Greeting")<Greeting, string>() {}
 
 const worker = Awa.builder.pipe(Awa.queue("default"))
 
+const greeter = worker.pipe(Awa.handle(Greet, () => Effect.void))
+
 /** Runs one job to its end and answers how it is stored. */
 const runOne = <E, R, K extends string>(builder: Awa.Builder<E, R, K>, job: MemoryEngine.NewJob) =>
   Effect.gen(function*() {
@@ -229,7 +231,7 @@ describe("executor", () => {
 
   it.scoped("a job of an unknown kind is retried", () =>
     Effect.gen(function*() {
-      const job = yield* runOne(worker, { kind: "stranger" })
+      const job = yield* runOne(greeter, { kind: "stranger" })
       assert.strictEqual(job.state, "retryable")
       assert.include(job.errors[0], "\"stranger\"")
       assert.include(job.errors[0], "unknown job kind")
@@ -237,7 +239,7 @@ describe("executor", () => {
 
   it.scoped("a job of an unknown kind fails where the worker is told so", () =>
     Effect.gen(function*() {
-      const job = yield* runOne(worker.pipe(Awa.unknownKinds("fail")), { kind: "stranger" })
+      const job = yield* runOne(greeter.pipe(Awa.unknownKinds("fail")), { kind: "stranger" })
       assert.strictEqual(job.state, "failed")
     }))
 

@@ -6,7 +6,9 @@ import * as Builder from "../src/internal/builder.js"
 import * as Settings from "../src/internal/settings.js"
 import { Greet } from "./support/harness.js"
 
-const queue = Awa.builder.pipe(Awa.queue("email"))
+const handler = Awa.builder.pipe(Awa.handle(Greet, () => Effect.void))
+
+const queue = handler.pipe(Awa.queue("email"))
 
 const resolve = <E, R, K extends string>(builder: Awa.Builder<E, R, K>) => Settings.resolve(Builder.partsOf(builder))
 
@@ -40,7 +42,7 @@ describe("settings", () => {
   })
 
   it("are collected without touching the builder they started from", () => {
-    const one = Awa.builder.pipe(Awa.queue("a"))
+    const one = handler.pipe(Awa.queue("a"))
     const two = one.pipe(Awa.queue("b", { maxWorkers: 3 }), Awa.heartbeat({ interval: "1 second" }))
     assert.deepStrictEqual(Either.getOrThrow(resolve(one)).queues.map(({ name }) => name), ["a"])
     assert.deepStrictEqual(Either.getOrThrow(resolve(two)).queues.map(({ name }) => name), ["a", "b"])
@@ -50,7 +52,7 @@ describe("settings", () => {
 
   it("say of each queue whether it has dead letters, where that differs", () => {
     const settings = Either.getOrThrow(resolve(
-      Awa.builder.pipe(
+      handler.pipe(
         Awa.queue("a", { dlq: false }),
         Awa.queue("b"),
         Awa.queue("c", { dlq: true }),
@@ -62,7 +64,7 @@ describe("settings", () => {
 
   it("a deadline may be left out", () => {
     for (const deadline of [null, "infinity", Duration.infinity] as const) {
-      const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { deadline }))))
+      const settings = Either.getOrThrow(resolve(handler.pipe(Awa.queue("email", { deadline }))))
       assert.isNull(settings.queues[0]!.deadline)
     }
   })
@@ -70,17 +72,17 @@ describe("settings", () => {
   it("priorities age, unless they are not to", () => {
     assert.strictEqual(Duration.toMillis(QueueConfig.defaults.priorityAging), 60_000)
     for (const priorityAging of [null, "infinity", Duration.infinity] as const) {
-      const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { priorityAging }))))
+      const settings = Either.getOrThrow(resolve(handler.pipe(Awa.queue("email", { priorityAging }))))
       assert.isNull(settings.queues[0]!.priorityAging)
     }
-    const settings = Either.getOrThrow(resolve(Awa.builder.pipe(Awa.queue("email", { priorityAging: "5 seconds" }))))
+    const settings = Either.getOrThrow(resolve(handler.pipe(Awa.queue("email", { priorityAging: "5 seconds" }))))
     assert.deepStrictEqual(settings.queues[0]!.priorityAging, Duration.seconds(5))
   })
 
   it("a partitioned queue brings all its physical queues, with the same settings", () => {
     const partitioned = PartitionedQueue.unsafeMake("email", 3)
     const { queues } = Either.getOrThrow(
-      resolve(Awa.builder.pipe(Awa.partitionedQueue(partitioned, { maxWorkers: 7 })))
+      resolve(handler.pipe(Awa.partitionedQueue(partitioned, { maxWorkers: 7 })))
     )
     assert.deepStrictEqual(
       queues,
@@ -98,12 +100,8 @@ describe("settings", () => {
   > = [
     ["no queue", Awa.builder, "NoQueuesConfigured", {}],
     ["a queue twice", queue.pipe(Awa.queue("email")), "DuplicateQueue", { queue: "email" }],
-    [
-      "a kind twice",
-      queue.pipe(Awa.handle(Greet, () => Effect.void), Awa.handle(Greet, () => Effect.void)),
-      "DuplicateHandler",
-      { kind: "greet" }
-    ],
+    ["no handler", Awa.builder.pipe(Awa.queue("email")), "NoHandlersConfigured", { setting: "handle" }],
+    ["a kind twice", queue.pipe(Awa.handle(Greet, () => Effect.void)), "DuplicateHandler", { kind: "greet" }],
     ["an empty name", Awa.builder.pipe(Awa.queue("")), "InvalidQueueName", { value: "" }],
     ["a long name", Awa.builder.pipe(Awa.queue("x".repeat(201))), "InvalidQueueName", {}],
     ["a name PostgreSQL cannot store", Awa.builder.pipe(Awa.queue("a\0b")), "InvalidQueueName", { value: "a\0b" }],
@@ -264,7 +262,7 @@ describe("settings", () => {
   }
 
   it("staleness follows a long heartbeat interval, and a short one is doubted", () => {
-    const sound = Awa.builder.pipe(Awa.queue("default"), Awa.handle(Greet, () => Effect.void))
+    const sound = handler.pipe(Awa.queue("default"))
     const slow = Either.getOrThrow(resolve(sound.pipe(Awa.heartbeat({ interval: "2 minutes" }))))
     assert.strictEqual(Duration.toMillis(slow.heartbeat.staleness), 360_000)
     assert.deepStrictEqual(Settings.doubts(slow), [])
@@ -272,10 +270,8 @@ describe("settings", () => {
     assert.include(Settings.doubts(tight)[0], "heartbeat.staleness (1m)")
   })
 
-  it("a worker without handlers, and a handler whose queue is not worked, are doubted", () => {
-    assert.include(Settings.doubts(Either.getOrThrow(resolve(queue)))[0], "no handler")
-    const astray = queue.pipe(Awa.handle(Greet, () => Effect.void))
-    assert.include(Settings.doubts(Either.getOrThrow(resolve(astray)))[0], "queue \"default\"")
+  it("a handler whose queue is not worked is doubted", () => {
+    assert.include(Settings.doubts(Either.getOrThrow(resolve(queue)))[0], "queue \"default\"")
   })
 
   it("the first mistake in the order of writing is told", () => {

@@ -16,6 +16,7 @@ import {
   InvalidMaxWorkers,
   InvalidQueueName,
   InvalidSlotCount,
+  NoHandlersConfigured,
   NoQueuesConfigured,
   UnknownOption
 } from "../BuildError.js"
@@ -204,6 +205,7 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
       if (queues.some((queue) => queue.name === name)) return yield* Either.left(new DuplicateQueue({ queue: name }))
       queues.push({ name, ...(yield* queueConfig(name, config)) })
     }
+    if (options.handlers.length === 0) return yield* Either.left(new NoHandlersConfigured())
     const handlers = new Map<string, Handler>()
     for (const handler of options.handlers) {
       if (handlers.has(handler.kind)) return yield* Either.left(new DuplicateHandler({ kind: handler.kind }))
@@ -295,9 +297,6 @@ export const doubts = ({ handlers, heartbeat, queues }: Settings): ReadonlyArray
         `heartbeat.staleness (${Duration.format(heartbeat.staleness)}) is less than three times heartbeat.interval (` +
         `${Duration.format(heartbeat.interval)}): one late heartbeat, and a running job is taken away and run twice`
       ]
-      : []),
-    ...(handlers.size === 0
-      ? ["this worker has queues and no handler: it claims their jobs only to have them tried again elsewhere"]
       : []),
     ...elsewhere.map(({ kind, queue }) =>
       `there is a handler for ${JSON.stringify(kind)}, whose jobs go to queue ${JSON.stringify(queue)} by default, ` +
