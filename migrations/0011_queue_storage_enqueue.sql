@@ -92,6 +92,13 @@ as $$
   end
 $$;
 
+-- When a job is due that is to wait for so long; null for no delay, and for one that is below 0 or above 100 years.
+create function awa.due_at(p_now timestamptz, p_delay_ms float8) returns timestamptz
+language sql stable parallel safe
+as $$
+  select case when p_delay_ms between 0 and 3155760000000 then p_now + p_delay_ms * interval '1 millisecond' end
+$$;
+
 -- What a job carries beside its payload; null when there is nothing, which is the common case.
 create function awa.envelope(p_metadata jsonb, p_tags text[], p_errors jsonb, p_progress jsonb) returns jsonb
 language sql stable parallel safe
@@ -127,7 +134,7 @@ begin
   job as materialized (
     select
       j.ordinal, j.kind,
-      coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond') as run_at,
+      coalesce(j.run_at, awa.due_at(p_now, j.delay_ms)) as run_at,
       coalesce(j.args, 'null') as args, -- a JSON null reads as SQL null here
       coalesce(j.queue, 'default') as queue,
       coalesce(j.priority, 2)::smallint as priority,
@@ -141,9 +148,11 @@ begin
       case when s.shards is not null then awa.ordering_hash(j.ordering_key) end as hash,
       coalesce(
         case when j."unique" is not null and p_ids is null then 'unique: jobs with a key go through enqueue_unique' end,
+        case
+          when j.delay_ms is not null and awa.due_at(p_now, j.delay_ms) is null then 'delay_ms: must be 0 to 100 years'
+        end,
         awa.job_problem(
-          j.kind, j.queue, j.priority, j.max_attempts,
-          coalesce(j.run_at, p_now + j.delay_ms * interval '1 millisecond', p_now),
+          j.kind, j.queue, j.priority, j.max_attempts, coalesce(j.run_at, awa.due_at(p_now, j.delay_ms), p_now),
           j.metadata, j.tags
         ),
         awa.ordering_key_problem(j.ordering_key)
@@ -219,7 +228,7 @@ $$;
 
 -- p_jobs: a JSON array of at most 10,000 objects with
 --   kind text; args any JSON value; queue text 'default'; priority 1..4 (2); max_attempts 1..1000 (25);
---   run_at timestamp text, or delay_ms number counted from now; metadata object; tags array of text;
+--   run_at timestamp text, or delay_ms number counted from now, 0 to 100 years; metadata object; tags array of text;
 --   ordering_key text of 1 to 200 characters.
 -- p_now: the caller's clock, null for the database's.
 -- Answers the ids in the order of the input, separated by commas, and the instant it took as now. A job whose run_at is

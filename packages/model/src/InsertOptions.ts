@@ -65,7 +65,10 @@ export interface InsertOptions<out Field extends string = never> {
   readonly maxAttempts?: number | undefined
   /** The job does not run before this instant. One that is past means now. Excludes `delay`. */
   readonly runAt?: Date | DateTime.DateTime | undefined
-  /** The job does not run before this time has passed on the database's clock, at most 100 years. Excludes `runAt`. */
+  /**
+   * The job does not run before this time has passed on the database's clock, 0 to 100 years. Excludes `runAt`. What is
+   * below 0 is refused as it is written here; a `Duration` made of it is 0 already.
+   */
   readonly delay?: Duration.DurationInput | undefined
   /**
    * Any JSON object, stored beside the payload. Keys that begin with `awa:` or `_awa_` are reserved; `awa:traceparent`

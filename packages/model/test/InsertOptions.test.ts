@@ -94,7 +94,12 @@ describe("refused", () => {
   })
 
   it("delay", () => {
-    for (const delay of ["soon", Number.NaN, null, {}]) refuses({ delay }, /^delay: must be a duration/)
+    for (const delay of ["soon", Number.NaN, [0, Number.NaN], null, {}]) {
+      refuses({ delay }, /^delay: must be a duration/)
+    }
+    for (const delay of [-1, -1n, -0.5, -Infinity, [0, -1], [-Infinity, 0], "-5 minutes"]) {
+      refuses({ delay }, /^delay: must not be negative/)
+    }
     for (const delay of [Infinity, Duration.infinity, "36526 days"]) {
       refuses({ delay }, /^delay: must be at most 100 years/)
     }

@@ -120,6 +120,10 @@ describe("insert into awa.jobs", () => {
       for (const [values, message] of Object.entries(wrong)) {
         assert.strictEqual(yield* refusal(`insert into awa.jobs ${values}`), message)
       }
+      for (const delay of ["-1", "\"-Infinity\"", "\"NaN\"", "\"Infinity\"", "1e300", "3155760000001"]) {
+        const call = `select awa.enqueue('[{"kind":"k"},{"kind":"k","delay_ms":${delay}}]')`
+        assert.strictEqual(yield* refusal(call), "job 1: delay_ms: must be 0 to 100 years")
+      }
       yield* refusal("insert into awa.jobs (kind, priority) values ('good', 1), ('bad', 9)")
       assert.deepStrictEqual(yield* sql("select from awa.jobs"), [])
       assert.match(yield* refusal("update awa.jobs set priority = 1"), /cannot update view/)

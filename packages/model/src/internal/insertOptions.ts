@@ -131,12 +131,23 @@ const instant = (runAt: unknown): Either.Either<Date | undefined, Refusal> => {
   return Either.right(new Date(time))
 }
 
+/** Effect takes a duration below zero for none. */
+const isNegative = (input: unknown): boolean =>
+  typeof input === "string"
+    ? input.startsWith("-")
+    : Array.isArray(input)
+    ? input.some(isNegative)
+    : typeof input === "number" || typeof input === "bigint"
+    ? input < 0
+    : false
+
 const millis = (delay: unknown): Either.Either<number | undefined, Refusal> => {
   if (delay === undefined) return Either.right(undefined)
   const duration = Duration.decodeUnknown(delay)
-  if (duration._tag === "None" || Number.isNaN(delay)) {
+  if (duration._tag === "None" || Number.isNaN(delay) || (Array.isArray(delay) && delay.some(Number.isNaN))) {
     return refuse("delay", "must be a duration, such as \"5 minutes\"")
   }
+  if (isNegative(delay)) return refuse("delay", "must not be negative")
   if (Duration.greaterThan(duration.value, maxDelay)) return refuse("delay", "must be at most 100 years")
   return Either.right(Duration.toMillis(duration.value))
 }
