@@ -127,6 +127,7 @@ export const list = (
     yield* operator.checkOptions("options", options, [...filterNames, "before", "limit"])
     const filter = yield* checkFilter(options)
     const { before, limit = 100 } = options
+    if (before !== undefined) yield* operator.checkId("before.id", before.id)
     if (typeof limit !== "number" || Number.isNaN(limit)) {
       return yield* operator.invalid("limit", limit, "it must be a number")
     }
@@ -141,12 +142,13 @@ export const list = (
  * @since 0.1.0
  * @category inspecting
  */
-export const get = (
-  id: JobId
-): Effect.Effect<Option.Option<DlqEntry>, DatabaseFailure, SqlClient.SqlClient> =>
-  Effect.map(
-    selectEntries("look at a dead letter", "dlq_get($1::bigint)", [String(id)]),
-    ([entry]) => Option.fromNullable(entry)
+export const get = (id: JobId): Operation<Option.Option<DlqEntry>> =>
+  Effect.zipRight(
+    operator.checkId("id", id),
+    Effect.map(
+      selectEntries("look at a dead letter", "dlq_get($1::bigint)", [String(id)]),
+      ([entry]) => Option.fromNullable(entry)
+    )
   )
 
 /**
@@ -201,6 +203,7 @@ export const depthByQueue: Effect.Effect<
  */
 export const move = (id: JobId, reason: string): Operation<Option.Option<DlqEntry>> =>
   Effect.gen(function*() {
+    yield* operator.checkId("id", id)
     yield* operator.checkName("reason", reason)
     const [entry] = yield* selectEntries(
       "move to the dead letters",
@@ -264,6 +267,7 @@ export const retry = (
   options: RetryOptions = {}
 ): Effect.Effect<Option.Option<JobRow>, DlqError | UniqueConflict | JobBusy, SqlClient.SqlClient> =>
   Effect.gen(function*() {
+    yield* operator.checkId("id", id)
     yield* operator.checkOptions("options", options, ["runAt", "priority", "queue"])
     const checked = insertOptions.validate(options)
     if (checked._tag === "Left") {
@@ -325,14 +329,17 @@ export const purge = (scope: Scope, options: BulkOptions = {}): Operation<number
  * @since 0.1.0
  * @category purging
  */
-export const purgeOne = (id: JobId): Effect.Effect<boolean, DatabaseFailure, SqlClient.SqlClient> =>
-  Effect.map(
-    operator.select<{ purged: string }>(
-      "purge a dead letter",
-      ({ engine }) => `select "${engine}".dlq_purge($1::bigint)::text as purged`,
-      [String(id)]
-    ),
-    ([row]) => row!.purged === "true"
+export const purgeOne = (id: JobId): Operation<boolean> =>
+  Effect.zipRight(
+    operator.checkId("id", id),
+    Effect.map(
+      operator.select<{ purged: string }>(
+        "purge a dead letter",
+        ({ engine }) => `select "${engine}".dlq_purge($1::bigint)::text as purged`,
+        [String(id)]
+      ),
+      ([row]) => row!.purged === "true"
+    )
   )
 
 /**

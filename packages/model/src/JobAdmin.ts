@@ -8,7 +8,6 @@
  * @since 0.1.0
  */
 import type * as SqlClient from "@effect/sql/SqlClient"
-import * as Arr from "effect/Array"
 import type * as DateTime from "effect/DateTime"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -23,6 +22,7 @@ import {
 } from "./Errors.js"
 import type { Priority } from "./InsertOptions.js"
 import * as internal from "./internal/jobAdmin.js"
+import * as operator from "./internal/operator.js"
 import { type Any, type Context, type Job, type Payload, type Request, TypeId } from "./Job.js"
 import type { JobId, JobRow } from "./JobRow.js"
 import type { JobState } from "./JobState.js"
@@ -36,8 +36,9 @@ import * as Unique from "./Unique.js"
  * @since 0.1.0
  * @category reading
  */
-export const get = (id: JobId): Effect.Effect<Option.Option<JobRow>, DatabaseFailure, SqlClient.SqlClient> =>
-  internal.get(id)
+export const get = (
+  id: JobId
+): Effect.Effect<Option.Option<JobRow>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> => internal.get(id)
 
 /**
  * Which jobs to list: those that match everything given.
@@ -67,7 +68,7 @@ export interface Filter {
  */
 export const list = (
   filter: Filter = {}
-): Effect.Effect<ReadonlyArray<JobRow>, DatabaseFailure, SqlClient.SqlClient> => internal.list(filter)
+): Effect.Effect<ReadonlyArray<JobRow>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> => internal.list(filter)
 
 // Changing
 
@@ -93,35 +94,39 @@ export type Answer =
   | { readonly _tag: "KeyTaken"; readonly id: JobId; readonly kind: string; readonly holder: JobId }
 
 /**
- * Why a single job was not changed.
+ * Why a single job was not changed. `InvalidSetting`: the id is no `JobId`, or what the job was to get makes no sense.
  *
  * @since 0.1.0
  * @category errors
  */
-export type ChangeError = JobNotFound | JobNotInState | JobBusy | DatabaseFailure
+export type ChangeError = JobNotFound | JobNotInState | JobBusy | InvalidSetting | DatabaseFailure
 
 /** `KeyTaken` is an answer to `retry` alone. */
 const one = (operation: string, id: JobId, change: internal.Change) =>
   Effect.catchTag(oneOrTaken(operation, id, change), "UniqueConflict", Effect.die)
 
 const oneOrTaken = (operation: string, id: JobId, change: internal.Change) =>
-  Effect.flatMap(internal.change([id], change), ([answer]): Effect.Effect<void, ChangeError | UniqueConflict> => {
-    switch (answer?._tag) {
-      case "Changed":
-        return Effect.void
-      case "KeyTaken":
-        return Effect.fail(new UniqueConflict({ kind: answer.kind, jobId: answer.holder }))
-      case "NotInState":
-        return Effect.fail(new JobNotInState({ operation, id, state: answer.state, isDeadLetter: answer.isDeadLetter }))
-      case "Busy":
-        return Effect.fail(new JobBusy({ operation, id }))
-      default:
-        return Effect.fail(new JobNotFound({ operation, id }))
-    }
-  })
+  Effect.zipRight(operator.checkId("id", id), internal.change([id], change)).pipe(
+    Effect.flatMap(([answer]): Effect.Effect<void, ChangeError | UniqueConflict> => {
+      switch (answer?._tag) {
+        case "Changed":
+          return Effect.void
+        case "KeyTaken":
+          return Effect.fail(new UniqueConflict({ kind: answer.kind, jobId: answer.holder }))
+        case "NotInState":
+          return Effect.fail(
+            new JobNotInState({ operation, id, state: answer.state, isDeadLetter: answer.isDeadLetter })
+          )
+        case "Busy":
+          return Effect.fail(new JobBusy({ operation, id }))
+        default:
+          return Effect.fail(new JobNotFound({ operation, id }))
+      }
+    })
+  )
 
 const many = (ids: Iterable<JobId>, change: internal.Change) =>
-  Effect.suspend(() => internal.change(Arr.fromIterable(ids), change))
+  Effect.flatMap(operator.checkIds(ids), (ids) => internal.change(ids, change))
 
 /**
  * @since 0.1.0
@@ -153,7 +158,7 @@ export const cancel = (
 export const cancelMany = (
   ids: Iterable<JobId>,
   options?: CancelOptions
-): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure, SqlClient.SqlClient> =>
+): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
   many(ids, internal.cancel(options?.reason))
 
 /**
@@ -184,7 +189,11 @@ export const cancelByUniqueKey = <R>(
       onSome: (id) =>
         cancel(id, options).pipe(
           Effect.as(Option.some(id)),
-          Effect.catchTags({ JobNotFound: () => Effect.succeedNone, JobNotInState: () => Effect.succeedNone })
+          Effect.catchTags({
+            InvalidSetting: Effect.die, // the id is one of ours
+            JobNotFound: () => Effect.succeedNone,
+            JobNotInState: () => Effect.succeedNone
+          })
         )
     })
   )
@@ -203,8 +212,11 @@ export const cancelByUniqueKey = <R>(
 export const requestCancel = (
   ids: JobId | Iterable<JobId>,
   options?: CancelOptions
-): Effect.Effect<void, DatabaseFailure, SqlClient.SqlClient> =>
-  Effect.suspend(() => internal.requestCancel(typeof ids === "bigint" ? [ids] : Arr.fromIterable(ids), options?.reason))
+): Effect.Effect<void, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
+  Effect.flatMap(
+    operator.checkIds(typeof ids === "bigint" ? [ids] : ids),
+    (ids) => internal.requestCancel(ids, options?.reason)
+  )
 
 /**
  * Lets a failed or cancelled job run again, now, with all its attempts. Its run lease and its error history are kept.
@@ -222,7 +234,8 @@ export const retry = (id: JobId): Effect.Effect<void, ChangeError | UniqueConfli
  */
 export const retryMany = (
   ids: Iterable<JobId>
-): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure, SqlClient.SqlClient> => many(ids, internal.retry)
+): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
+  many(ids, internal.retry)
 
 /**
  * Gives a job that waits, is scheduled or is to be retried another priority. A waiting one goes behind those that wait
@@ -234,7 +247,7 @@ export const retryMany = (
 export const setPriority = (
   id: JobId,
   priority: Priority
-): Effect.Effect<void, ChangeError | InvalidSetting, SqlClient.SqlClient> =>
+): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
   Effect.flatMap(internal.priority(priority), (change) => one("change the priority of", id, change))
 
 /**
@@ -244,7 +257,7 @@ export const setPriority = (
 export const setPriorityMany = (
   ids: Iterable<JobId>,
   priority: Priority
-): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure | InvalidSetting, SqlClient.SqlClient> =>
+): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
   Effect.flatMap(internal.priority(priority), (change) => many(ids, change))
 
 /**
@@ -256,7 +269,7 @@ export const setPriorityMany = (
 export const moveQueue = (
   id: JobId,
   queue: string
-): Effect.Effect<void, ChangeError | InvalidSetting, SqlClient.SqlClient> =>
+): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
   Effect.flatMap(internal.queue(queue), (change) => one("move", id, change))
 
 /**
@@ -266,7 +279,7 @@ export const moveQueue = (
 export const moveQueueMany = (
   ids: Iterable<JobId>,
   queue: string
-): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure | InvalidSetting, SqlClient.SqlClient> =>
+): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
   Effect.flatMap(internal.queue(queue), (change) => many(ids, change))
 
 /**
@@ -278,7 +291,7 @@ export const moveQueueMany = (
 export const reschedule = (
   id: JobId,
   runAt: Date | DateTime.DateTime
-): Effect.Effect<void, ChangeError | InvalidSetting, SqlClient.SqlClient> =>
+): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
   Effect.flatMap(internal.runAt(runAt), (change) => one("reschedule", id, change))
 
 /**
@@ -288,7 +301,7 @@ export const reschedule = (
 export const rescheduleMany = (
   ids: Iterable<JobId>,
   runAt: Date | DateTime.DateTime
-): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure | InvalidSetting, SqlClient.SqlClient> =>
+): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
   Effect.flatMap(internal.runAt(runAt), (change) => many(ids, change))
 
 /**
@@ -330,4 +343,5 @@ export const remove = (id: JobId): Effect.Effect<void, ChangeError, SqlClient.Sq
  */
 export const removeMany = (
   ids: Iterable<JobId>
-): Effect.Effect<ReadonlyArray<Answer>, DatabaseFailure, SqlClient.SqlClient> => many(ids, internal.remove)
+): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
+  many(ids, internal.remove)

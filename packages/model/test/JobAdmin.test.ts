@@ -1,4 +1,4 @@
-import { Database, Job, JobAdmin, type JobRow, type JobState, QueueStorage } from "@awa/model"
+import { Database, Dlq, Job, JobAdmin, type JobRow, type JobState, QueueStorage } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
 import { Deferred, Duration, Effect, Fiber, Option, Schema } from "effect"
@@ -23,6 +23,7 @@ const claimedIds = (limit?: number, queue?: string) =>
 const found = (id: JobRow.JobId) => Effect.map(JobAdmin.get(id), Option.getOrThrow)
 
 const { retry: retryJob } = JobAdmin
+const { retry: revive } = Dlq
 
 const state = (id: JobRow.JobId) => Effect.map(found(id), (job) => job.state)
 
@@ -268,6 +269,45 @@ describe("a change of a job", () => {
       assert.include(errors[3].message, "payload.n")
       assert.include(errors[4].message, "of the kind note")
       assert.deepInclude(yield* found(id), { args: { n: 1 }, priority: 2, queue: "default" })
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.live("takes no id but a bigint of 64 bits, and changes nothing of what a list held before", () =>
+    Effect.gen(function*() {
+      const { id } = yield* Note.enqueue({ n: 1 })
+      for (const wrong of [Number(id), 1.5, `${id}`, "1.5", "x", null, undefined, {}, 2n ** 63n] as Array<never>) {
+        const operations: Record<string, ReadonlyArray<Effect.Effect<unknown, unknown, SqlClient.SqlClient>>> = {
+          id: [
+            JobAdmin.get(wrong),
+            JobAdmin.cancel(wrong),
+            retryJob(wrong),
+            JobAdmin.remove(wrong),
+            JobAdmin.setPriority(wrong, 1),
+            JobAdmin.moveQueue(wrong, "q"),
+            JobAdmin.reschedule(wrong, new Date(0)),
+            JobAdmin.editPayload(Note, wrong, { n: 2 }),
+            Dlq.get(wrong),
+            Dlq.move(wrong, "r"),
+            revive(wrong),
+            Dlq.purgeOne(wrong)
+          ],
+          "ids[1]": [
+            JobAdmin.cancelMany([id, wrong]),
+            JobAdmin.retryMany([id, wrong]),
+            JobAdmin.removeMany([id, wrong]),
+            JobAdmin.requestCancel([id, wrong])
+          ],
+          before: wrong === undefined ? [] : [JobAdmin.list({ before: wrong })],
+          "before.id": [Dlq.list({ before: { id: wrong, dlqAt: new Date(0) } })]
+        }
+        for (const [setting, refused] of Object.entries(operations)) {
+          for (const operation of refused) {
+            assert.deepInclude(yield* Effect.flip(operation), { _tag: "InvalidSetting", setting, value: wrong })
+          }
+        }
+      }
+      // Its digits would be ids.
+      assert.deepInclude(yield* Effect.flip(JobAdmin.requestCancel(`${id}` as never)), { setting: "ids" })
+      assert.deepInclude(yield* found(id), { state: "available", queue: "default", args: { n: 1 } })
     }).pipe(Effect.provide(MigratedLive())))
 
   it.live("gives up when somebody keeps the lane's lock", () =>

@@ -14,7 +14,7 @@ describe("JobAdmin", () => {
   test("tells why a single job was not changed", () => {
     expect(JobAdmin.cancel(id)).type.toBe<Effect.Effect<void, JobAdmin.ChangeError, SqlClient.SqlClient>>()
     expect(JobAdmin.setPriority(id, 1)).type.toBe<
-      Effect.Effect<void, JobAdmin.ChangeError | Errors.InvalidSetting, SqlClient.SqlClient>
+      Effect.Effect<void, JobAdmin.ChangeError, SqlClient.SqlClient>
     >()
     expect(JobAdmin.setPriority).type.not.toBeCallableWith(id, 5)
     expect(JobAdmin.cancel).type.not.toBeCallableWith(1)
@@ -23,7 +23,7 @@ describe("JobAdmin", () => {
 
   test("answers for each of many", () => {
     expect(JobAdmin.cancelMany([id])).type.toBe<
-      Effect.Effect<ReadonlyArray<JobAdmin.Answer>, Errors.DatabaseFailure, SqlClient.SqlClient>
+      Effect.Effect<ReadonlyArray<JobAdmin.Answer>, Errors.InvalidSetting | Errors.DatabaseFailure, SqlClient.SqlClient>
     >()
   })
 
@@ -39,7 +39,7 @@ describe("JobAdmin", () => {
 
   test("finds a job, or none", () => {
     expect(JobAdmin.get(id)).type.toBe<
-      Effect.Effect<Option.Option<JobRow.JobRow>, Errors.DatabaseFailure, SqlClient.SqlClient>
+      Effect.Effect<Option.Option<JobRow.JobRow>, Errors.InvalidSetting | Errors.DatabaseFailure, SqlClient.SqlClient>
     >()
     expect(JobAdmin.list).type.not.toBeCallableWith({ state: "done" })
   })

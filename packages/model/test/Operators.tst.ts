@@ -35,7 +35,7 @@ describe("Queues", () => {
 
 describe("Dlq", () => {
   test("one at a time", () => {
-    expect(Dlq.get(id)).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Errors.DatabaseFailure, Sql>>()
+    expect(Dlq.get(id)).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Failure, Sql>>()
     expect(Dlq.move(id, "r")).type.toBe<Effect.Effect<Option.Option<Dlq.DlqEntry>, Failure, Sql>>()
     expect(revive(id, { priority: 1 })).type.toBe<
       Effect.Effect<Option.Option<JobRow.JobRow>, Failure | Errors.UniqueConflict | Errors.JobBusy, Sql>

@@ -3,7 +3,6 @@ import * as SqlClient from "@effect/sql/SqlClient"
 import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
-import type * as Option from "effect/Option"
 import * as Database from "../Database.js"
 import { type DatabaseError, type DatabaseFailure, InvalidSetting } from "../Errors.js"
 import type { InsertOptions } from "../InsertOptions.js"
@@ -16,6 +15,7 @@ import { TimeSource } from "../TimeSource.js"
 import * as enqueue from "./enqueue.js"
 import * as insertOptions from "./insertOptions.js"
 import * as jobRow from "./jobRow.js"
+import * as operator from "./operator.js"
 import { storable } from "./storage/storable.js"
 
 /** Values are text: the application may have type parsers of its own. */
@@ -91,22 +91,28 @@ const fromJson = (json: Json): JobRow =>
   })
 
 /** @internal */
-export const get = (id: JobId): Effect.Effect<Option.Option<JobRow>, DatabaseFailure, SqlClient.SqlClient> =>
-  Effect.map(rows("look for a job", () => "job($1::bigint)", [String(id)]), Arr.head)
+export const get = (id: JobId) =>
+  Effect.zipRight(
+    operator.checkId("id", id),
+    Effect.map(rows("look for a job", () => "job($1::bigint)", [String(id)]), Arr.head)
+  )
 
 /** @internal */
 export const list = ({ before, kind, limit = 100, queue, state, tag }: Filter) =>
-  rows(
-    "list jobs",
-    ({ control }) => `list_jobs($1::"${control}".job_state, $2::text, $3::text, $4::text, $5::bigint, $6::integer)`,
-    [
-      state ?? null,
-      kind ?? null,
-      queue ?? null,
-      tag ?? null,
-      before === undefined ? null : String(before),
-      Math.min(Math.max(Math.floor(limit) || 1, 1), 1000)
-    ]
+  Effect.zipRight(
+    before === undefined ? Effect.void : operator.checkId("before", before),
+    rows(
+      "list jobs",
+      ({ control }) => `list_jobs($1::"${control}".job_state, $2::text, $3::text, $4::text, $5::bigint, $6::integer)`,
+      [
+        state ?? null,
+        kind ?? null,
+        queue ?? null,
+        tag ?? null,
+        before === undefined ? null : String(before),
+        Math.min(Math.max(Math.floor(limit) || 1, 1), 1000)
+      ]
+    )
   )
 
 // Changes

@@ -3,11 +3,14 @@
  */
 import * as SqlClient from "@effect/sql/SqlClient"
 import type { SqlError } from "@effect/sql/SqlError"
+import * as Arr from "effect/Array"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import * as Predicate from "effect/Predicate"
 import * as Database from "../Database.js"
 import { type DatabaseFailure, InvalidSetting } from "../Errors.js"
+import type { JobId } from "../JobRow.js"
 import { type Schemas, StorageSchemas } from "../StorageSchemas.js"
 import { TimeSource } from "../TimeSource.js"
 import { nameRefusal } from "./insertOptions.js"
@@ -74,6 +77,29 @@ export const checkName = (setting: string, value: unknown): Effect.Effect<void, 
   const refusal = nameRefusal(setting, value)
   return refusal === undefined ? Effect.void : Effect.fail(invalid(setting, value, refusal.reason))
 }
+
+/**
+ * TypeScript asks for bigints; this is for code without types, and for more than PostgreSQL can count.
+ *
+ * @internal
+ */
+export const checkId = (setting: string, id: unknown): Effect.Effect<void, InvalidSetting> =>
+  typeof id === "bigint" && BigInt.asIntN(64, id) === id
+    ? Effect.void
+    : Effect.fail(invalid(setting, id, "it must be a JobId: a bigint of 64 bits"))
+
+/**
+ * A string is iterable too: its digits are not the ids that were meant.
+ *
+ * @internal
+ */
+export const checkIds = (ids: Iterable<JobId>): Effect.Effect<ReadonlyArray<JobId>, InvalidSetting> =>
+  Predicate.isIterable(ids) && typeof ids !== "string"
+    ? Effect.suspend(() => {
+      const all = Arr.fromIterable(ids)
+      return Effect.as(Effect.forEach(all, (id, i) => checkId(`ids[${i}]`, id), { discard: true }), all)
+    })
+    : Effect.fail(invalid("ids", ids, "they must be JobIds: bigints of 64 bits"))
 
 /** @internal */
 export const checkOptions = (

@@ -1,6 +1,6 @@
 /** What the checks are written with. */
 import * as Database from "@awa/model/Database"
-import type { DatabaseFailure, InvalidJob, UniqueConflict } from "@awa/model/Errors"
+import type { DatabaseFailure, InvalidJob, InvalidSetting, UniqueConflict } from "@awa/model/Errors"
 import type { InsertOptions } from "@awa/model/InsertOptions"
 import * as Job from "@awa/model/Job"
 import type { JobId } from "@awa/model/JobRow"
@@ -41,7 +41,7 @@ export class CheckFailed extends Data.TaggedError("CheckFailed")<{
 }
 
 /** Published as `Conformance.CheckError`. */
-export type CheckError = CheckFailed | StorageError | DatabaseFailure | InvalidJob | UniqueConflict
+export type CheckError = CheckFailed | StorageError | DatabaseFailure | InvalidJob | InvalidSetting | UniqueConflict
 
 /** @internal */
 export interface Check {
