@@ -65,3 +65,19 @@ create trigger insert_job instead of insert on awa/*control*/.jobs for each row 
 -- The jobs that have ended, wherever they are kept.
 create view awa.terminal_jobs as
 select * from awa/*control*/.jobs j where j.state in ('completed', 'failed', 'cancelled');
+
+-- Without it an insert would go through to awa.jobs, and a job begin that was said to have ended.
+create function awa.refuse_terminal_job() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  raise exception using
+    errcode = '55000',
+    message = 'terminal_jobs: is for reading',
+    hint = format('Insert into %s.', 'awa/*control*/.jobs'::regclass);
+end
+$$;
+
+create trigger refuse_terminal_job instead of insert on awa.terminal_jobs
+for each row execute function awa.refuse_terminal_job();

@@ -26,7 +26,9 @@ const sql = <A extends object>(text: string) =>
 const columns = "id::text, kind, queue, args, state::text, priority, max_attempts, metadata, tags, ordering_key"
 
 /** The server's words for what it refuses. */
-const refusal = (text: string) => Effect.map(Effect.flip(sql(text)), ({ cause }) => (cause as Error).message)
+const refused = (text: string) => Effect.map(Effect.flip(sql(text)), ({ cause }) => cause as Pg.DatabaseError)
+
+const refusal = (text: string) => Effect.map(refused(text), ({ message }) => message)
 
 describe("insert into awa.jobs", () => {
   it.effect("enqueues, and answers what is then there", () =>
@@ -152,5 +154,14 @@ describe("awa.terminal_jobs", () => {
       assert.deepStrictEqual(yield* sql("select kind, state::text from awa.terminal_jobs"), [
         { kind: "ends", state: "cancelled" }
       ])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("is for reading", () =>
+    Effect.gen(function*() {
+      const { hint, message } = yield* refused("insert into awa.terminal_jobs (kind) values ('k')")
+      assert.deepStrictEqual([message, hint], ["terminal_jobs: is for reading", "Insert into awa.jobs."])
+      assert.deepStrictEqual(yield* sql("select from awa.jobs"), [])
+      assert.match(yield* refusal("update awa.terminal_jobs set priority = 1"), /cannot update view/)
+      assert.match(yield* refusal("delete from awa.terminal_jobs"), /cannot delete from view/)
     }).pipe(Effect.provide(MigratedLive())))
 })
