@@ -79,8 +79,9 @@ export interface Statement {
  * Prisma, psql. Run it on the connection of your transaction. It answers one row with the text column `ids`, the ids in
  * the order of the requests, separated by commas.
  *
- * Jobs whose unique keys are taken are left out: their places in `ids` are empty, and the JSON column `duplicates`, null
- * when there are none, has an array for each, of its index and the id of the job that has its key.
+ * Nothing fails when unique keys are taken: those jobs are left out, like by `enqueueEach`. Their places in `ids` are
+ * empty, and the JSON column `duplicates`, null when there are none, has an array for each: its index, the id (as text) of
+ * the job that has its key, and the index of the job of this call which that is, or null.
  *
  * Checks and encodes like `enqueue`, and throws an `InvalidJob`. A trace is continued by giving the metadata
  * `awa:traceparent`.

@@ -108,6 +108,24 @@ describe("without Effect", () => {
       assert.deepStrictEqual(yield* sql`select count(*)::int as n from awa.jobs`, [{ n: 4 }])
     }).pipe(Effect.provide(MigratedLive())))
 
+  it.scopedLive("insertStatement answers who has the key of a unique job, and the transaction goes on", () =>
+    Effect.gen(function*() {
+      const Import = Job.make("import", { payload: { tenant: Schema.String }, unique: true })
+      const { text, values } = Producer.insertStatement(Import.request({ tenant: "acme" }))
+      const [first, second] = yield* withClient(async (client) => {
+        const insert = async () => (await client.query(text, [...values])).rows[0]
+        await client.query("begin")
+        const answers = [await insert(), await insert()]
+        await client.query("commit")
+        return answers
+      })
+      assert.match(first.ids, /^\d+$/)
+      assert.isNull(first.duplicates)
+      assert.deepInclude(second, { ids: "", duplicates: [[0, first.ids, null]] })
+      const sql = yield* SqlClient.SqlClient
+      assert.deepStrictEqual(yield* sql`select id::text from awa.jobs`, [{ id: first.ids }])
+    }).pipe(Effect.provide(MigratedLive())))
+
   it("insertStatement throws what enqueue fails with", () => {
     const Late = Job.make("late", {
       payload: Schema.transformOrFail(Schema.String, Schema.String, {
