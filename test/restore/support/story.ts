@@ -1,4 +1,5 @@
 import {
+  change,
   claim,
   commit,
   complete,
@@ -27,6 +28,21 @@ export const finishedOf = async (session: Session): Promise<ReadonlySet<string>>
   return new Set(rows.map(({ id }) => id))
 }
 
+/** Jobs that failed, dead letters among them, were cancelled, moved or have a unique key. */
+const others = async (session: Session, ledger: Ledger): Promise<void> => {
+  const [failed, dead] = ledger.claimed(await claim(session, { limit: 2 }))
+  await complete(session, [], { ended: [{ ...failed!, act: "fail" }, { ...dead!, act: "fail" }] })
+  await session.query("select from awa.dlq_move($1, null, null, 'set aside', null, 1, null)", dead!.job)
+  const [cancelled, moved, ...kept] = await enqueue(session, 3)
+  await change(session, [cancelled!], { op: "cancel", reason: "not wanted" })
+  await change(session, [moved!], { op: "priority", priority: 4 })
+  const [row] = await session.query<{ ids: string }>(
+    "select ids from awa.enqueue_unique(jsonb_build_array($1::jsonb), true)",
+    JSON.stringify({ kind: "k", unique: { key: cancelled!.padStart(32, "0"), states: "11101001" } })
+  )
+  ledger.waiting([moved!, ...kept, row!.ids])
+}
+
 /**
  * Leaves a queue with jobs of every state, over several slots: some wait, some run, some have ended in every way, some were
  * committed behind the cursor that had passed them.
@@ -49,6 +65,7 @@ export const live = async (world: World, ledger: Ledger): Promise<void> => {
       ledger.waiting([job], Number(lease) + 1)
     }
     ledger.waiting(await enqueue(session, [{ run_at: "2100-01-01T00:00:00Z" }]))
+    await others(session, ledger)
     if (slot < 2) {
       await rotate(session, 0)
       await turn(session)
