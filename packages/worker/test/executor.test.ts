@@ -1,7 +1,7 @@
 import { Job } from "@awa/model"
 import { Awa, JobContext, JobError, JobResult } from "@awa/worker"
 import { assert, describe, it } from "@effect/vitest"
-import { Context, Data, Effect, Logger, Option, Schema, Tracer } from "effect"
+import { Context, Data, Deferred, Effect, Logger, Option, Schema, Scope, Tracer } from "effect"
 import { Count, Greet, start } from "./support/harness.js"
 import * as MemoryEngine from "./support/memoryEngine.js"
 
@@ -54,6 +54,68 @@ describe("executor", () => {
       )
       yield* signals.untilCount("flushed", 1)
       assert.deepStrictEqual(events, [`hello greet 1 true ${signals.flushed()[0]!.fence}`, "closed", "stored"])
+    }))
+
+  it.scoped("a scope closes in reverse order, with the exit of the handler, in its services", () =>
+    Effect.gen(function*() {
+      const events: Array<string> = []
+      const close = (name: string) =>
+        Effect.addFinalizer((exit) =>
+          Effect.map(JobContext.JobContext, ({ job }) => void events.push(`${name} ${exit._tag} ${job.id}`))
+        )
+      const job = yield* runOne(
+        worker.pipe(
+          Awa.handle(Greet, () => Effect.zipRight(close("first"), Effect.zipRight(close("second"), Effect.fail("no"))))
+        ),
+        greet
+      )
+      assert.deepStrictEqual(events, ["second Failure 1", "first Failure 1"])
+      assert.strictEqual(job.state, "retryable")
+    }))
+
+  it.scoped("a finalizer that dies fails the attempt, after what failed before it", () =>
+    Effect.gen(function*() {
+      const dying = Effect.addFinalizer(() => Effect.die(new Error("not closed")))
+      const succeeded = yield* runOne(worker.pipe(Awa.handle(Greet, () => dying)), greet)
+      assert.strictEqual(succeeded.state, "retryable")
+      assert.include(succeeded.errors[0]!, "not closed")
+      const failed = yield* runOne(
+        worker.pipe(Awa.handle(Greet, () => Effect.zipRight(dying, Effect.fail("no")))),
+        greet
+      )
+      assert.match(failed.errors[0]!, /no[^]*not closed/)
+    }))
+
+  it.scoped("children in the scope of a handler end with it, and later finalizers run at once", () =>
+    Effect.gen(function*() {
+      const events: Array<string> = []
+      const late = yield* Deferred.make<Scope.Scope>()
+      const job = yield* runOne(
+        worker.pipe(Awa.handle(Greet, () =>
+          Effect.gen(function*() {
+            yield* Deferred.succeed(late, yield* Effect.scope)
+            yield* Effect.forkScoped(Effect.onInterrupt(Effect.never, () => Effect.sync(() => events.push("child"))))
+            yield* Effect.yieldNow() // it begins
+          }))),
+        greet
+      )
+      assert.deepInclude(job, { state: "completed", errors: [] })
+      yield* Scope.addFinalizer(yield* Deferred.await(late), Effect.sync(() => events.push("late")))
+      assert.deepStrictEqual(events, ["child", "late"])
+    }))
+
+  it.scoped("a scope that was not used is closed nevertheless", () =>
+    Effect.gen(function*() {
+      const late = yield* Deferred.make<Scope.Scope>()
+      yield* runOne(
+        worker.pipe(
+          Awa.handle(Greet, () => Effect.asVoid(Effect.flatMap(Effect.scope, (scope) => Deferred.succeed(late, scope))))
+        ),
+        greet
+      )
+      let closed = false
+      yield* Scope.addFinalizer(yield* Deferred.await(late), Effect.sync(() => void (closed = true)))
+      assert.isTrue(closed)
     }))
 
   it.scoped("a typed failure is retried with its cause as text", () =>

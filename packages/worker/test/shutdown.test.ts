@@ -1,7 +1,7 @@
 import { DatabaseError } from "@awa/model/Errors"
 import { Awa } from "@awa/worker"
 import { assert, describe, it } from "@effect/vitest"
-import { Clock, Effect, Fiber } from "effect"
+import { Clock, Effect, Fiber, TestClock } from "effect"
 import { Greet, quiet, start } from "./support/harness.js"
 import * as MemoryEngine from "./support/memoryEngine.js"
 import { advancing } from "./support/signalLog.js"
@@ -51,6 +51,23 @@ describe("shutdown", () => {
       assert.isAtLeast(took, 8_000)
       assert.isBelow(took, 9_000)
       assert.deepInclude(engine.jobs[0], { state: "available", attempt: 0, errors: [] })
+    }))
+
+  it.scoped("waits for the finalizers of a handler that is over, whose result stands", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      const gate = yield* Effect.makeLatch(false)
+      let closing = false
+      engine.add(greet)
+      const close = Effect.addFinalizer(() => Effect.zipRight(Effect.sync(() => void (closing = true)), gate.await))
+      const { awa, signals } = yield* start(worker.pipe(Awa.handle(Greet, () => close)), { engine })
+      yield* signals.until("it closes", () => closing)
+      const stopping = yield* Effect.fork(awa.shutdown("10 seconds"))
+      yield* TestClock.adjust("8500 millis") // it is interrupted
+      assert.strictEqual(engine.jobs[0]!.state, "running")
+      yield* gate.open
+      yield* advancing("100 millis", Fiber.join(stopping))
+      assert.deepInclude(engine.jobs[0], { state: "completed", attempt: 1 })
     }))
 
   it.scoped("leaves a handler that does not react to rescue, and ends in time", () =>

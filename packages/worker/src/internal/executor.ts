@@ -1,6 +1,7 @@
 import type { JobRow } from "@awa/model/JobRow"
 import type { ClaimedJob, Service as StorageEngine } from "@awa/model/StorageEngine"
 import * as SqlClient from "@effect/sql/SqlClient"
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -17,6 +18,7 @@ import * as Scope from "effect/Scope"
 import * as Tracer from "effect/Tracer"
 import * as JobContext from "../JobContext.js"
 import { Attempt, type AttemptQueue, type Attempts } from "./attempts.js"
+import { AttemptScope } from "./attemptScope.js"
 import type { Completer } from "./completion.js"
 import type { Handler } from "./handler.js"
 import { flushProgress } from "./heartbeat.js"
@@ -55,15 +57,10 @@ export const make = (options: Options): Effect.Effect<Executor> =>
     const { attempts, completer, engine, handlers, owner, unknownKinds } = options
     const launch = launcher(captured)
 
-    const program = (attempt: Attempt, handler: Handler, context: JobContext.Service, services: Services) => {
+    const program = (attempt: Attempt, handler: Handler, context: JobContext.Service) => {
       const { args, job } = attempt.claimed
-      if (!traced) {
-        return Effect.scopedWith((scope) => {
-          services.set(Scope.Scope.key, scope)
-          return perform(handler, args, context)
-        })
-      }
-      // The span makes a copy of the services, so the scope has to be provided like any other.
+      if (!traced) return perform(handler, args, context)
+      // The finalizers are part of the span.
       const body = Effect.scoped(Effect.suspend(() => perform(handler, args, context)))
       return withAttemptSpan(withOutcomeAttribute(body, attempt), job)
     }
@@ -87,9 +84,17 @@ export const make = (options: Options): Effect.Effect<Executor> =>
       const handler = handlers.get(job.kind)
       if (handler === undefined) return finish(attempt, Outcome.unknownKind(job.kind, unknownKinds))
       const context = new AttemptContext(attempt, flush)
-      attempt.fiber = launch(job, context, (services) => program(attempt, handler, context, services))
+      const scope = new AttemptScope()
+      const end = (exit: Exit.Exit<unknown, unknown>) => finish(attempt, Outcome.fromExit(exit, attempt.stop))
+      attempt.fiber = launch(job, context, scope, program(attempt, handler, context))
       // An observer sees every end there is, also that of a fiber that was interrupted before it began.
-      attempt.fiber.addObserver((exit) => finish(attempt, Outcome.fromExit(exit, attempt.stop)))
+      attempt.fiber.addObserver((exit) => {
+        const closing = scope.end(exit)
+        if (closing === null) return end(exit)
+        // The job ends with its finalizers. They are run like its handler, but nothing stops them.
+        attempt.fiber = launch(job, context, scope, Effect.uninterruptible(closing))
+        attempt.fiber.addObserver((closed) => end(afterwards(exit, closed)))
+      })
     }
 
     const begin = (claimed: ClaimedJob, queue: AttemptQueue, now: number) => {
@@ -144,10 +149,16 @@ class AttemptContext implements JobContext.Service {
 
 /** The combinators of `ParseResult` take no step of the fiber where the schema has no effects. */
 const perform = (handler: Handler, args: unknown, context: JobContext.Service): Effect.Effect<unknown, unknown> =>
-  handler.decode(args).pipe(
-    ParseResult.mapError((issue) => new Outcome.UndecodablePayload(issue)),
-    ParseResult.flatMap((payload) => handler.run(payload, context))
+  ParseResult.flatMap(
+    ParseResult.mapError(handler.decode(args), (issue) => new Outcome.UndecodablePayload(issue)),
+    (payload) => handler.run(payload, context)
   )
+
+/** What failed in the finalizers comes after what failed in the handler. To interrupt them is too late. */
+const afterwards = (exit: Exit.Exit<unknown, unknown>, closed: Exit.Exit<unknown, unknown>) => {
+  if (Exit.isSuccess(closed) || Cause.isInterruptedOnly(closed.cause)) return exit
+  return Exit.failCause(Exit.isSuccess(exit) ? closed.cause : Cause.sequential(exit.cause, closed.cause))
+}
 
 const withOutcomeAttribute = <A, E, R>(self: Effect.Effect<A, E, R>, attempt: Attempt): Effect.Effect<A, E, R> =>
   Effect.onExit(
@@ -155,9 +166,6 @@ const withOutcomeAttribute = <A, E, R>(self: Effect.Effect<A, E, R>, attempt: At
     (exit: Exit.Exit<unknown, unknown>) =>
       Effect.annotateCurrentSpan("job.outcome", Outcome.fromExit(exit, attempt.stop)?._tag ?? "lost")
   )
-
-/** The services of one attempt, before its fiber reads them: owned by nobody else. */
-type Services = Map<string, unknown>
 
 /**
  * Starts fibers from a clean slate: what the capturing fiber had set and what the attempt needs are put together once,
@@ -180,11 +188,13 @@ const launcher = (captured: Runtime.Runtime<never>) => {
   return (
     job: JobRow,
     context: JobContext.Service,
-    program: (services: Services) => Effect.Effect<unknown, unknown>
+    scope: Scope.Scope,
+    program: Effect.Effect<unknown, unknown>
   ): Fiber.RuntimeFiber<unknown, unknown> => {
-    const own: Services = new Map(services)
+    const own = new Map(services)
     own.set(JobContext.JobContext.key, context)
-    return Runtime.runFork(runtime, program(own), {
+    own.set(Scope.Scope.key, scope)
+    return Runtime.runFork(runtime, program, {
       updateRefs: (_, id) => {
         const refs = new Map(settled)
         refs.set(FiberRef.currentContext, [[id, Context.unsafeMake<never>(own)]])
@@ -197,32 +207,32 @@ const launcher = (captured: Runtime.Runtime<never>) => {
 
 type Refs = Parameters<typeof FiberRefs.unsafeMake>[0]
 
-/** The references that were set, as a child would inherit them. */
+/** The references that are not what they are at first, as a child would inherit them. */
 const settledRefs = (captured: FiberRefs.FiberRefs): Refs => {
   const forked = FiberRefs.forkAs(captured, nobody)
   const refs: Refs = new Map()
-  for (const ref of FiberRefs.fiberRefs(forked)) refs.set(ref, [[nobody, FiberRefs.getOrDefault(forked, ref)]])
+  for (const ref of FiberRefs.fiberRefs(forked)) {
+    const value = FiberRefs.getOrDefault(forked, ref)
+    if (value !== FiberRefs.getOrDefault(FiberRefs.empty(), ref)) refs.set(ref, [[nobody, value]])
+  }
   return refs
 }
 
 const nobody = FiberId.runtime(-1, 0)
 
-/** What is the same for all attempts of a number, a kind and a queue is made once. */
+/** What is the same for all attempts of a number, a kind and a queue is made once as long as they follow each other. */
 const annotator = (base: HashMap.HashMap<string, unknown>) => {
-  const known = new Map<string, HashMap.HashMap<string, unknown>>()
-  return (job: JobRow): HashMap.HashMap<string, unknown> => {
-    const key = `${job.attempt}\0${job.queue}\0${job.kind}`
-    let shared = known.get(key)
-    if (shared === undefined) {
-      shared = HashMap.union(base, HashMap.make(["kind", job.kind], ["queue", job.queue], ["attempt", job.attempt]))
-      if (known.size < rememberedAnnotations) known.set(key, shared)
+  const latest = new Map<string, { readonly attempt: number; readonly queue: string; readonly shared: typeof base }>()
+  return ({ attempt, id, kind, queue }: JobRow): HashMap.HashMap<string, unknown> => {
+    let known = latest.get(kind)
+    if (known === undefined || known.attempt !== attempt || known.queue !== queue) {
+      const own = HashMap.make<Array<[string, unknown]>>(["kind", kind], ["queue", queue], ["attempt", attempt])
+      known = { attempt, queue, shared: HashMap.union(base, own) }
+      latest.set(kind, known) // no more of them than there are handlers
     }
-    return HashMap.set(shared, "jobId", job.id)
+    return HashMap.set(known.shared, "jobId", id)
   }
 }
-
-/** Kinds can come from anywhere. */
-const rememberedAnnotations = 1_000
 
 const momentary = new Set<string>([Tracer.ParentSpan.key, Scope.Scope.key, SqlClient.TransactionConnection.key])
 
