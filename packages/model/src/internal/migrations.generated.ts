@@ -271,7 +271,9 @@ begin
       'create index on awa.claim_batches_%s (lane_id, batch_id) where cursor_pos is not null', i);
     -- The batch of a position: the first of its lane that ends at or above it, or one that took it late.
     execute format('create index on awa.claim_batches_%s (lane_id, hi, batch_id)', i);
-    execute format('create index on awa.claim_batches_%s using gin (late) where late is not null', i);
+    -- Looked into for every waiting row that is read, so without a list of what is still to be put into it.
+    execute format(
+      'create index on awa.claim_batches_%s using gin (late) with (fastupdate = off) where late is not null', i);
 
     execute format('create table awa.closures_%s partition of awa.closures for values in (%s)', i, i);
     execute format('create index on awa.closures_%s (batch_id)', i);
@@ -2546,10 +2548,12 @@ revoke execute on function awa.promote(integer, timestamptz) from public;
     sql: `-- schema: engine
 -- What an operator reads: every job once, in its true state, from one snapshot.
 
--- The jobs whose present home is the log: waiting, running and completed ones. What the lane's newest cursor has not
--- passed waits; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and slot
--- the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what that
--- one passed over was claimed late or still waits. A waiting row with a tombstone is gone.
+-- The jobs whose present home is the log: waiting, running and completed ones. A row that no batch holds waits, unless it
+-- has a tombstone; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and
+-- slot the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what
+-- that one passed over was claimed late or still waits.
+--
+-- Everything is looked up row by row, and only where it decides: the log has no statistics to plan a join by.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -2563,28 +2567,26 @@ select
   m.claimed_at, m.deadline_at, m.batch_id, m.member, k.finished_at, r.slot, r.pos
 from awa.ready_entries r
 left join lateral (
-  select b.cursor_pos from awa.claim_batches b
-  where b.lane_id = r.lane_id and b.cursor_pos is not null
-  order by b.batch_id desc limit 1
-) c on true
-left join lateral (
-  select f.batch_id, f.claimed_at, f.deadline_at,
-    coalesce(cardinality(f.late), 0) + array_position(f.offsets, (r.pos - f.lo)::integer) as member
+  select f.batch_id, f.claimed_at, f.deadline_at, f.n, coalesce(cardinality(f.late), 0) + f.place as member
   from (
-    select * from awa.claim_batches b
-    where r.pos <= c.cursor_pos and b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
+    select b.*,
+      -- Offsets ascend: a binary search.
+      case when b.lo <= r.pos then width_bucket((r.pos - b.lo)::integer, b.offsets) end as place
+    from awa.claim_batches b
+    where b.slot = r.slot and b.lane_id = r.lane_id and b.hi >= r.pos
     order by b.hi limit 1
   ) f
-  where f.lo <= r.pos and array_position(f.offsets, (r.pos - f.lo)::integer) is not null
+  where f.offsets[f.place] = r.pos - f.lo
   union all
-  select b.batch_id, b.claimed_at, b.deadline_at, array_position(b.late, r.pos)
+  -- By the position alone, which is of one lane: the index of the late ones has nothing else.
+  select b.batch_id, b.claimed_at, b.deadline_at, b.n, array_position(b.late, r.pos)
   from awa.claim_batches b
-  where r.pos <= c.cursor_pos and b.slot = r.slot and b.lane_id = r.lane_id and b.late @> array[r.pos]
+  where b.slot = r.slot and b.late @> array[r.pos]
   limit 1
 ) m on true
 left join lateral (
   select k.act, k.finished_at from awa.closures k
-  where k.slot = r.slot and k.batch_id = m.batch_id and m.member = any (k.members)
+  where k.slot = r.slot and k.batch_id = m.batch_id and (k.n = m.n or m.member = any (k.members))
   limit 1
 ) k on true
 where (
@@ -2592,22 +2594,34 @@ where (
     -- One that was copied because it is kept for longer than its slot is shown from there.
     or k.act = 'complete' and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)
   )
-  and not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos);
+  and (
+    m.batch_id is not null
+    or not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos)
+  );
 
 -- A view for each place jobs stand in, with the columns of \`jobs\`; that of the log tells besides where in it.
 create view awa.log_job_rows as
 select
   j.job_id as id, j.kind, l.queue, j.args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
-  j.claimed_at as attempted_at, x.heartbeat_at, j.deadline_at, j.finished_at as finalized_at, j.created_at,
+  j.claimed_at as attempted_at,
+  case when j.state = 'running' then (
+    select x.heartbeat_at from awa.leases x where x.batch_id = j.batch_id and x.member = j.member limit 1
+  ) end as heartbeat_at,
+  j.deadline_at, j.finished_at as finalized_at, j.created_at,
   coalesce(j.envelope -> 'errors', '[]') as errors,
   coalesce(j.envelope -> 'metadata', '{}') as metadata,
   coalesce(array(select jsonb_array_elements_text(j.envelope -> 'tags')), '{}') as tags,
-  case when j.state <> 'completed' then coalesce(x.progress, j.envelope -> 'progress') end as progress,
+  case j.state
+    when 'running' then coalesce(
+      (select x.progress from awa.leases x where x.batch_id = j.batch_id and x.member = j.member limit 1),
+      j.envelope -> 'progress'
+    )
+    when 'available' then j.envelope -> 'progress'
+  end as progress,
   j.envelope ->> 'ordering_key' as ordering_key,
   j.slot, j.lane_id, j.pos
 from awa.log_jobs j
-cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l
-left join awa.leases x on x.batch_id = j.batch_id and x.member = j.member;
+cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id = j.lane_id limit 1) l;
 
 -- Attempts that the log has let go of.
 create view awa.evicted_job_rows as
@@ -2662,11 +2676,20 @@ select
 from awa.dlq_entries q;
 
 create view awa/*control*/.jobs as
+-- First appearances, whose position is the id, and the others: an id is looked up in the index that each of them has.
 select
   j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
   j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
   j.ordering_key
 from awa.log_job_rows j
+where j.id = j.pos and j.lane_id = any (array(select l.lane_id from awa.lanes l))
+union all
+select
+  j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
+  j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
+  j.ordering_key
+from awa.log_job_rows j
+where j.id <> j.pos
 union all
 select * from awa.evicted_job_rows
 union all
