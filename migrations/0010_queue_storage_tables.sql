@@ -52,6 +52,8 @@ create table awa.slots (
   sealed_at timestamptz,
   counted_rows bigint,
   drained_at timestamptz,
+  -- How many successes of each lane it holds, once all its rows are closed: who counts need not read it any more.
+  completed jsonb,
   primary key (ring, generation)
 );
 

@@ -310,26 +310,52 @@ begin
 end
 $$;
 
--- What the claims of these lanes, or of all when null, came to. What the log has let go of runs still.
+-- What the claims came to whose rows are in a slot.
+create function awa.slot_attempts(p_slot smallint)
+returns table (lane_id bigint, running bigint, completed bigint)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+set enable_nestloop = off -- a session that planned when there were few batches would read all for each of them
+set jit = off
+as $$
+begin
+  return query
+  select b.lane_id, sum(b.n - coalesce(k.closed, 0))::bigint, coalesce(sum(k.completed), 0)::bigint
+  from awa.claim_batches b
+  left join (
+    select c.batch_id, sum(c.n) as closed, sum(c.n) filter (where c.act = 'complete') as completed
+    from awa.closures c
+    where c.slot = p_slot
+    group by c.batch_id
+  ) k on k.batch_id = b.batch_id
+  where b.slot = p_slot
+  group by b.lane_id;
+end
+$$;
+
+-- What the claims of these lanes, or of all when null, came to, a row or several a lane. Slots whose rows are all closed
+-- have it written down. What the log has let go of runs still.
 create function awa.lane_attempts(p_lanes bigint[])
 returns table (lane_id bigint, running bigint, completed bigint)
 language sql stable
-set jit = off
 as $$
-  select a.lane_id, sum(a.running)::bigint, sum(a.completed)::bigint
+  select a.lane_id, a.running, a.completed
   from (
-    select b.lane_id, b.n - coalesce(k.closed, 0) as running, coalesce(k.completed, 0) as completed
-    from awa.claim_batches b
-    left join (
-      select c.slot, c.batch_id, sum(c.n) as closed, sum(c.n) filter (where c.act = 'complete') as completed
-      from awa.closures c
-      group by c.slot, c.batch_id
-    ) k on k.slot = b.slot and k.batch_id = b.batch_id
+    select h.key::bigint as lane_id, 0 as running, h.value::bigint as completed
+    from awa.slots s cross join lateral jsonb_each_text(s.completed) h
+    where not exists (select from awa.slot_strays n where n.slot = s.slot)
+    union all
+    select o.*
+    from (
+      select s.slot from awa.slots s where s.ring <> 'lease' and s.completed is null
+      union
+      select n.slot from awa.slot_strays n
+    ) s
+    cross join lateral awa.slot_attempts(s.slot) o
     union all
     select (x.entry ->> 'lane_id')::bigint, 1, 0 from awa.leases x where x.entry is not null
   ) a
   where p_lanes is null or a.lane_id = any (p_lanes)
-  group by a.lane_id
 $$;
 
 -- How many jobs of a queue, or of every queue that is known when null, are in each state. `failed` contains `dead`, the
@@ -350,6 +376,8 @@ returns table (
 )
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
 set jit = off
 as $$
 begin

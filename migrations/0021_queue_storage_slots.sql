@@ -32,7 +32,8 @@ declare
   v_slot smallint;
 begin
   for v_slot in select distinct s.slot from awa.slot_strays s loop
-    update awa.slots s set counted_rows = null, drained_at = null where s.ring <> 'lease' and s.slot = v_slot;
+    update awa.slots s set counted_rows = null, drained_at = null, completed = null
+    where s.ring <> 'lease' and s.slot = v_slot;
     if not found then
       insert into awa.slots (ring, generation, slot, opened_at, sealed_at)
       select
@@ -526,6 +527,11 @@ begin
       perform awa.repair_slot(p_slot, v_now);
     end if;
     return 'open';
+  end if;
+  if v_slot.completed is null then
+    update awa.slots s
+    set completed = coalesce((select jsonb_object_agg(a.lane_id, a.completed) from awa.slot_attempts(p_slot) a), '{}')
+    where s.ring = v_slot.ring and s.generation = v_slot.generation;
   end if;
   select max(k.finished_at) into v_newest from awa.closures k where k.slot = p_slot;
   if v_newest > v_now - p_retention_ms * interval '1 millisecond' then

@@ -1,7 +1,7 @@
 /**
  * What becomes of ended jobs and of their space, on a real database whose time is `TestClock`'s.
  */
-import { Job, Migrations, QueueStorage, type StorageEngine, TimeSource, Unique } from "@awa/model"
+import { Job, Migrations, Queues, QueueStorage, type StorageEngine, TimeSource, Unique } from "@awa/model"
 import { Jobs, TestDatabase } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
@@ -152,6 +152,41 @@ describe("reclaim", () => {
         ["refused"]
       )
       assert.deepInclude(yield* Jobs.get(id), { state: "retryable", attempt: 1 })
+    }).pipe(Effect.provide(TestLive)))
+
+  it.scoped("writes down what a slot came to whose jobs have all ended, until somebody strays into it", () =>
+    Effect.gen(function*() {
+      const { end, pass, reclaim, sql } = yield* make
+      yield* reclaim
+      yield* Anything.enqueueMany([1, 2, 3])
+      yield* end({ _tag: "completed" })
+      const written = Effect.map(
+        sql<
+          { completed: Record<string, number> | null }
+        >`select completed from awa.slots where ring = 'ready' and slot = 0`,
+        ([slot]) => slot!.completed === null ? null : Object.values(slot!.completed)
+      )
+      const depth = Effect.map(
+        Queues.depth("default"),
+        ({ counts: { available, completed } }) => [available, completed]
+      )
+      assert.deepStrictEqual([yield* written, yield* depth], [null, [0, 3]])
+      yield* pass("3 hours")
+      assert.deepStrictEqual([yield* written, yield* depth], [[3], [0, 3]])
+      // As a producer does that has read the register before the slot was sealed.
+      yield* sql`
+        with stray as (insert into awa.slot_strays (slot) values (0))
+        insert into awa.ready_entries (
+          slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
+        )
+        select 0, l.lane_id, p.pos, pg_current_xact_id(), p.pos, 0, 0, 1, p.at, p.at, 'anything', '4'
+        from awa.lanes l
+        cross join (select nextval('awa.pos_seq') as pos, '1970-01-01'::timestamptz as at offset 0) p`
+      assert.deepStrictEqual(yield* depth, [1, 3])
+      yield* end({ _tag: "completed" })
+      assert.deepStrictEqual([yield* written, yield* depth], [[3], [0, 4]])
+      yield* pass("3 hours")
+      assert.deepStrictEqual([yield* written, yield* depth], [[4], [0, 4]])
     }).pipe(Effect.provide(TestLive)))
 
   it.scoped("waits for who reads a slot, and loses nothing when no slot is empty", () =>
