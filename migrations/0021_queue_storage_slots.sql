@@ -460,7 +460,7 @@ as $$
     l.priority, l.shard, (r.attempt + 1)::smallint, r.max_attempts, l.queue, r.kind, r.args,
     nullif(r.envelope - 'progress', '{}')
   from awa/*control*/.queues q
-  join awa.lanes l on l.queue = q.name
+  join (select distinct n.* from awa.lanes n) l on l.queue = q.name
   join awa.claim_batches b on b.slot = p_slot and b.lane_id = l.lane_id
   join awa.closures k on k.slot = p_slot and k.batch_id = b.batch_id and k.act = 'complete'
   cross join lateral unnest(k.members) m(member)

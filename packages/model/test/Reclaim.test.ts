@@ -87,6 +87,18 @@ describe("reclaim", () => {
       assert.strictEqual((yield* Jobs.countByState()).completed, 0)
     }).pipe(Effect.provide(TestLive)))
 
+  it.scoped("copies each of them once, however often its lane was written down", () =>
+    Effect.gen(function*() {
+      const { end, reclaim, sql } = yield* make
+      yield* sql`insert into awa.queues (name, completed_retention) values ('default', '5 days')`
+      yield* reclaim
+      yield* Anything.enqueueMany([1, 2, 3])
+      yield* end({ _tag: "completed" })
+      yield* sql`insert into awa.lanes select * from awa.lanes`
+      const history = yield* sql`select from awa.history_of(0::smallint, 1000, to_timestamp(0))`
+      assert.strictEqual(history.length, 3)
+    }).pipe(Effect.provide(TestLive)))
+
   it.scoped("forgets failed and cancelled jobs by state and queue, as many as it is asked to", () =>
     Effect.gen(function*() {
       const { end, engine, expire, sql } = yield* make
