@@ -389,8 +389,11 @@ begin
         )
       ) with ordinality as e(batch, member, act, delay_ms, error, progress, ordinal)
       join awa.claim_batches b on b.slot = v_slot and b.batch_id = e.batch
-      join awa.ready_entries r
-        on r.slot = v_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)
+      -- A look-up: as a join it is planned to read the whole lane for each attempt while there are few rows.
+      cross join lateral (
+        select * from awa.ready_entries r
+        where r.slot = v_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member) limit 1
+      ) r
       cross join lateral (select * from awa.lanes l where l.lane_id = b.lane_id limit 1) l
       left join awa.leases x on x.batch_id = e.batch and x.member = e.member
       where e.ordinal = any (v_accepted) and e.act <> 'complete';

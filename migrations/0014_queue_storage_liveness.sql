@@ -116,8 +116,11 @@ as $$
           o.slot, o.batch_id::text, o.nonce::text, o.member, r.job_id::text, (r.run_lease + 1)::text))
         from open o
         join awa.claim_batches b on b.slot = o.slot and b.batch_id = o.batch_id
-        join awa.ready_entries r on r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, o.member),
-          cut
+        cross join lateral (
+          select * from awa.ready_entries r
+          where r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, o.member) limit 1
+        ) r
+        cross join cut
         where o.claimed_at <= cut.at
       ),
       '[]'

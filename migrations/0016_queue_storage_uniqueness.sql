@@ -372,7 +372,10 @@ begin
         jsonb_to_recordset(p_ended) as (batch bigint, member smallint, act awa.closing)
       ) with ordinality as e(batch, member, act, ordinal)
       join awa.claim_batches b on b.slot = p_slot and b.batch_id = e.batch
-      join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)
+      cross join lateral (
+        select * from awa.ready_entries r
+        where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member) limit 1
+      ) r
       where e.act = 'complete' and e.ordinal = any (p_accepted)
     ),
     'completed'

@@ -183,7 +183,10 @@ begin
       order by a.batch_id, a.member limit p_limit
     ) a
     join awa.claim_batches b on b.slot = p_slot and b.batch_id = a.batch_id
-    join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, a.member)
+    cross join lateral (
+      select * from awa.ready_entries r
+      where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, a.member) limit 1
+    ) r
   ),
   kept as (
     update awa.leases x set entry = o.entry
@@ -464,7 +467,10 @@ as $$
   join awa.claim_batches b on b.slot = p_slot and b.lane_id = l.lane_id
   join awa.closures k on k.slot = p_slot and k.batch_id = b.batch_id and k.act = 'complete'
   cross join lateral unnest(k.members) m(member)
-  join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member)
+  cross join lateral (
+    select * from awa.ready_entries r
+    where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member) limit 1
+  ) r
   where q.completed_retention > p_retention_ms * interval '1 millisecond'
     and k.finished_at > p_now - q.completed_retention
     and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)

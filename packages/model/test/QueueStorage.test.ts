@@ -87,6 +87,34 @@ describe("the end of an attempt", () => {
     }).pipe(Effect.provide(MigratedLive())))
 })
 
+describe("attempts that do not succeed", () => {
+  it.effect("are ended at a cost that does not grow with their slot", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      // A session that planned its statements when the slot was nearly empty.
+      const session = yield* sql.reserve
+      const run = (text: string) => session.executeUnprepared(text, [], undefined)
+      const owner = "00000000-0000-4000-8000-000000000001"
+      const blocks = Effect.gen(function*() {
+        yield* run(`select from awa.claim('default', 20, '${owner}', 7, null, true, null)`)
+        const [row] = yield* run(`explain (analyze, buffers, format json)
+          select awa.complete('${owner}', '[]', jsonb_agg(jsonb_build_object(
+            'slot', b.slot, 'batch', b.batch_id, 'nonce', b.nonce, 'member', m.member, 'act', 'fail', 'error', 'no'
+          )), null)
+          from (select * from awa.claim_batches order by batch_id desc limit 1) b
+          cross join lateral generate_series(1, b.n) m(member)`)
+        const [{ Plan: plan }] = row["QUERY PLAN"]
+        return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+      })
+      yield* Anything.enqueueMany(Array.from({ length: 60 }, (_, n) => n))
+      yield* blocks
+      const before = yield* blocks
+      yield* Anything.enqueueMany(Array.from({ length: 5000 }, (_, n) => n))
+      const after = yield* blocks
+      assert.isBelow(after, 1.5 * before, JSON.stringify({ before, after }))
+    })).pipe(Effect.provide(MigratedLive())))
+})
+
 describe("what plain SQL may enqueue", () => {
   const refused = [
     `enqueue('[{"kind":"k","run_at":"-infinity"}]')`,

@@ -2140,8 +2140,11 @@ begin
         )
       ) with ordinality as e(batch, member, act, delay_ms, error, progress, ordinal)
       join awa.claim_batches b on b.slot = v_slot and b.batch_id = e.batch
-      join awa.ready_entries r
-        on r.slot = v_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)
+      -- A look-up: as a join it is planned to read the whole lane for each attempt while there are few rows.
+      cross join lateral (
+        select * from awa.ready_entries r
+        where r.slot = v_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member) limit 1
+      ) r
       cross join lateral (select * from awa.lanes l where l.lane_id = b.lane_id limit 1) l
       left join awa.leases x on x.batch_id = e.batch and x.member = e.member
       where e.ordinal = any (v_accepted) and e.act <> 'complete';
@@ -2347,8 +2350,11 @@ as $$
           o.slot, o.batch_id::text, o.nonce::text, o.member, r.job_id::text, (r.run_lease + 1)::text))
         from open o
         join awa.claim_batches b on b.slot = o.slot and b.batch_id = o.batch_id
-        join awa.ready_entries r on r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, o.member),
-          cut
+        cross join lateral (
+          select * from awa.ready_entries r
+          where r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, o.member) limit 1
+        ) r
+        cross join cut
         where o.claimed_at <= cut.at
       ),
       '[]'
@@ -3080,7 +3086,10 @@ begin
         jsonb_to_recordset(p_ended) as (batch bigint, member smallint, act awa.closing)
       ) with ordinality as e(batch, member, act, ordinal)
       join awa.claim_batches b on b.slot = p_slot and b.batch_id = e.batch
-      join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)
+      cross join lateral (
+        select * from awa.ready_entries r
+        where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member) limit 1
+      ) r
       where e.act = 'complete' and e.ordinal = any (p_accepted)
     ),
     'completed'
@@ -4897,7 +4906,10 @@ begin
       order by a.batch_id, a.member limit p_limit
     ) a
     join awa.claim_batches b on b.slot = p_slot and b.batch_id = a.batch_id
-    join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, a.member)
+    cross join lateral (
+      select * from awa.ready_entries r
+      where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, a.member) limit 1
+    ) r
   ),
   kept as (
     update awa.leases x set entry = o.entry
@@ -5178,7 +5190,10 @@ as $$
   join awa.claim_batches b on b.slot = p_slot and b.lane_id = l.lane_id
   join awa.closures k on k.slot = p_slot and k.batch_id = b.batch_id and k.act = 'complete'
   cross join lateral unnest(k.members) m(member)
-  join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member)
+  cross join lateral (
+    select * from awa.ready_entries r
+    where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member) limit 1
+  ) r
   where q.completed_retention > p_retention_ms * interval '1 millisecond'
     and k.finished_at > p_now - q.completed_retention
     and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)
