@@ -43,6 +43,15 @@ export const query = <Row extends pg.QueryResultRow>(
     Effect.scoped
   )
 
+/** Runs statements one after the other on one connection. */
+export const script = (url: string, statements: ReadonlyArray<string>): Effect.Effect<void> =>
+  connect(url).pipe(
+    Effect.flatMap((client) =>
+      Effect.forEach(statements, (text) => Effect.promise(() => client.query(text)), { discard: true })
+    ),
+    Effect.scoped
+  )
+
 /** Keeps a transaction open that has a snapshot and a transaction id, until the scope closes. */
 export const holdTransaction = (url: string): Effect.Effect<void, never, Scope.Scope> =>
   Effect.flatMap(connect(url), (client) =>

@@ -10,6 +10,7 @@ import { enqueue } from "./benchmarks/Enqueue.js"
 import { latency } from "./benchmarks/Latency.js"
 import { memory } from "./benchmarks/Memory.js"
 import { pinned } from "./benchmarks/Pinned.js"
+import { reading } from "./benchmarks/Reading.js"
 import { single } from "./benchmarks/Single.js"
 import { sweep } from "./benchmarks/Sweep.js"
 import { tables } from "./benchmarks/Tables.js"
@@ -27,6 +28,7 @@ const benchmarks: Readonly<Record<string, Benchmark>> = {
   claimers,
   memory,
   tables,
+  reading,
   sweep
 }
 
