@@ -210,9 +210,7 @@ begin
       'create index on awa.claim_batches_%s (lane_id, batch_id) where cursor_pos is not null', i);
     -- The batch of a position: the first of its lane that ends at or above it, or one that took it late.
     execute format('create index on awa.claim_batches_%s (lane_id, hi, batch_id)', i);
-    -- Looked into for every waiting row that is read, so without a list of what is still to be put into it.
-    execute format(
-      'create index on awa.claim_batches_%s using gin (late) with (fastupdate = off) where late is not null', i);
+    execute format('create index on awa.claim_batches_%s using gin (late) where late is not null', i);
 
     execute format('create table awa.closures_%s partition of awa.closures for values in (%s)', i, i);
     execute format('create index on awa.closures_%s (batch_id)', i);

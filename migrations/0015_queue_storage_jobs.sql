@@ -31,10 +31,16 @@ left join lateral (
   ) f
   where f.offsets[f.place] = r.pos - f.lo
   union all
-  -- By the position alone, which is of one lane: the index of the late ones has nothing else.
+  -- By the position alone, which is of one lane: the index of the late ones has nothing else. Late is only what the lane's
+  -- newest cursor has passed.
   select b.batch_id, b.claimed_at, b.deadline_at, b.n, array_position(b.late, r.pos)
   from awa.claim_batches b
   where b.slot = r.slot and b.late @> array[r.pos]
+    and r.pos <= (
+      select c.cursor_pos from awa.claim_batches c
+      where c.lane_id = r.lane_id and c.cursor_pos is not null
+      order by c.batch_id desc limit 1
+    )
   limit 1
 ) m on true
 left join lateral (

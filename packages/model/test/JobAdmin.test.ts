@@ -474,10 +474,10 @@ describe("reading", () => {
       const measure = Effect.gen(function*() {
         const [newest] = yield* JobAdmin.list({ limit: 1 })
         const calls = [
-          `job(${newest!.id})`,
-          "job(1)",
           `jobs where id = ${newest!.id}`,
           "jobs where id = 1",
+          `job(${newest!.id})`,
+          "job(1)",
           ...["'available'", "'completed'", "'scheduled'", "null"].map(page)
         ]
         yield* Effect.forEach(calls, blocks) // fills the caches of catalogue and plans
@@ -492,7 +492,7 @@ describe("reading", () => {
       yield* Note.enqueueMany(Array.from({ length: 5000 }, (_, n) => ({ n })), { delay: "1 day" })
       const after = yield* measure
       for (const [i, count] of after.entries()) {
-        assert.isBelow(count, 2 * before[i]! + 100, `call ${i}: ${JSON.stringify({ before, after })}`)
+        assert.isBelow(count, 2 * before[i]! + (i < 2 ? 100 : 300), `call ${i}: ${JSON.stringify({ before, after })}`)
       }
     }).pipe(Effect.provide(MigratedLive())))
 })

@@ -273,9 +273,7 @@ begin
       'create index on awa.claim_batches_%s (lane_id, batch_id) where cursor_pos is not null', i);
     -- The batch of a position: the first of its lane that ends at or above it, or one that took it late.
     execute format('create index on awa.claim_batches_%s (lane_id, hi, batch_id)', i);
-    -- Looked into for every waiting row that is read, so without a list of what is still to be put into it.
-    execute format(
-      'create index on awa.claim_batches_%s using gin (late) with (fastupdate = off) where late is not null', i);
+    execute format('create index on awa.claim_batches_%s using gin (late) where late is not null', i);
 
     execute format('create table awa.closures_%s partition of awa.closures for values in (%s)', i, i);
     execute format('create index on awa.closures_%s (batch_id)', i);
@@ -2586,10 +2584,16 @@ left join lateral (
   ) f
   where f.offsets[f.place] = r.pos - f.lo
   union all
-  -- By the position alone, which is of one lane: the index of the late ones has nothing else.
+  -- By the position alone, which is of one lane: the index of the late ones has nothing else. Late is only what the lane's
+  -- newest cursor has passed.
   select b.batch_id, b.claimed_at, b.deadline_at, b.n, array_position(b.late, r.pos)
   from awa.claim_batches b
   where b.slot = r.slot and b.late @> array[r.pos]
+    and r.pos <= (
+      select c.cursor_pos from awa.claim_batches c
+      where c.lane_id = r.lane_id and c.cursor_pos is not null
+      order by c.batch_id desc limit 1
+    )
   limit 1
 ) m on true
 left join lateral (
