@@ -4,6 +4,7 @@
 import { Console, Effect } from "effect"
 import { parseArgs } from "node:util"
 import { type Benchmark } from "./Benchmark.js"
+import { backlog } from "./benchmarks/Backlog.js"
 import { claimers } from "./benchmarks/Claimers.js"
 import { drain } from "./benchmarks/Drain.js"
 import { enqueue } from "./benchmarks/Enqueue.js"
@@ -14,6 +15,7 @@ import { reading } from "./benchmarks/Reading.js"
 import { single } from "./benchmarks/Single.js"
 import { sweep } from "./benchmarks/Sweep.js"
 import { tables } from "./benchmarks/Tables.js"
+import { wal } from "./benchmarks/Wal.js"
 import * as CommandLine from "./CommandLine.js"
 import * as Report from "./Report.js"
 import { startServer } from "./Server.js"
@@ -28,6 +30,8 @@ const benchmarks: Readonly<Record<string, Benchmark>> = {
   claimers,
   memory,
   tables,
+  wal,
+  backlog,
   reading,
   sweep
 }
