@@ -170,14 +170,18 @@ $$;
 
 revoke execute on function awa.enqueue_unique(jsonb, boolean, timestamptz) from public;
 
--- Who holds what is wanted, in the order of the input.
+-- Who holds what is wanted, in the order of the input. An old snapshot shows beside the job that took a key in this very
+-- transaction the one that let it go since: the former counts.
 create function awa.holders_of(p_wanted awa.unique_claims[]) returns bigint[]
 language sql stable
 as $$
   select array(
-    select u.job_id
+    select (
+      select u.job_id from awa.unique_claims u
+      where u.unique_key = w.unique_key
+      order by u.job_id <> w.job_id, u.job_id desc limit 1
+    )
     from unnest(p_wanted) with ordinality w(unique_key, job_id, states, ordinal)
-    left join awa.unique_claims u on u.unique_key = w.unique_key
     order by w.ordinal
   )
 $$;

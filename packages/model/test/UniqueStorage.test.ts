@@ -151,6 +151,25 @@ describe("claims", () => {
       assert.isAbove(yield* looks, before)
     }).pipe(Effect.provide(MigratedLive({ maxConnections: 1 }))))
 
+  for (const isolation of ["read committed", "repeatable read", "serializable"] as const) {
+    it.scopedLive(`that were let go since the caller's snapshot are taken, at ${isolation}`, () =>
+      Effect.gen(function*() {
+        const { id } = yield* Sync.enqueue(acme)
+        const answers = yield* Database.transaction(
+          Effect.gen(function*() {
+            yield* select("select count(*) from awa.unique_claims")
+            yield* JobAdmin.cancel(id)
+            return yield* Sync.enqueueEach([acme, { tenant: "other" }, acme])
+          }),
+          { isolation }
+        )
+        const taken = answers.map((answer) => answer._tag === "Inserted" ? answer.id : undefined)
+        const waiting = yield* select<{ id: string }>("select id from awa.jobs where state = 'available' order by id")
+        assert.deepStrictEqual(taken.map(String), [...waiting.map(({ id }) => id), "undefined"])
+        assert.strictEqual(yield* holder, taken[0])
+      }).pipe(Effect.provide(MigratedLive())))
+  }
+
   it.scopedLive("are written for jobs with a key alone", () =>
     Effect.gen(function*() {
       const engine = yield* QueueStorage.make
