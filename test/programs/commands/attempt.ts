@@ -14,6 +14,7 @@ const outcome = fc.constantFrom<StorageEngine.Outcome>(
   { _tag: "snooze", delay: Duration.seconds(30) },
   { _tag: "return" },
   { _tag: "cancel", reason: "unwanted" },
+  { _tag: "fail", error: "broken" },
   { _tag: "fail", error: "broken" }
 )
 

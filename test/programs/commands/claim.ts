@@ -4,6 +4,7 @@ import { Duration, Effect, FastCheck as fc } from "effect"
 import * as assert from "node:assert/strict"
 import { randomBytes } from "node:crypto"
 import { command, owner, queue } from "../support/command.js"
+import { inVain } from "../support/real.js"
 
 /** Some claims leave jobs behind, some take all there is. */
 const limit = fc.constantFrom(1, 2, 3, 5, 100, 100)
@@ -24,7 +25,7 @@ export const claim = command("claim", {
         deadline: deadline === null ? null : Duration.millis(deadline),
         durability: "async"
       })
-      const expected = model.claimable(queue).slice(0, limit)
+      const expected = model.take(queue, limit)
       assert.deepEqual(claimed.map(({ job }) => BigInt(job.id)), expected.map(({ id }) => id), "claimed jobs, in order")
       for (const [i, { job, token }] of claimed.entries()) {
         const known = expected[i]!
@@ -40,13 +41,9 @@ export const claimInVain = command("claim in vain", {
   weight: 2,
   fields: { queue, limit, owner },
   run: ({ limit, owner, queue }, model) =>
-    Effect.gen(function*() {
-      const sql = yield* SqlClient.SqlClient
-      yield* sql`select from awa.claim(${queue}, ${limit}, ${owner}, ${nonce()}, null, true, ${new Date(model.now)})`
-        .pipe(
-          Effect.zipRight(Effect.fail("rollback" as const)),
-          sql.withTransaction,
-          Effect.catchAll((error) => error === "rollback" ? Effect.void : Effect.die(error))
-        )
-    })
+    Effect.flatMap(
+      SqlClient.SqlClient,
+      (sql) =>
+        inVain(sql`select from awa.claim(${queue}, ${limit}, ${owner}, ${nonce()}, null, true, ${new Date(model.now)})`)
+    )
 })

@@ -32,11 +32,11 @@ const end = (model: Model, real: Real, transaction: ModelTransaction, commit: bo
   Effect.map(endReal(real, transaction, commit), (committed) => model.end(transaction, committed))
 
 /** A transaction that PostgreSQL gives up is rolled back. */
-const orGiveUp =
+export const orGiveUp =
   (model: Model, real: Real, transaction: ModelTransaction) => (work: Effect.Effect<void, NotSerializable>) =>
     Effect.catchTag(work, "NotSerializable", () => end(model, real, transaction, false))
 
-const isOpen = ({ transactions }: Model): boolean => transactions.length > 0
+export const isOpen = ({ transactions }: Model): boolean => transactions.length > 0
 
 export const begin = command("begin", {
   weight: 4,
@@ -44,7 +44,7 @@ export const begin = command("begin", {
   check: ({ transactions }) => transactions.length < most,
   run: ({ isolation, ...jobs }, model, real) =>
     Effect.gen(function*() {
-      const transaction = model.begin()
+      const transaction = model.begin(isolation)
       yield* beginReal(real, transaction, isolation)
       yield* Effect.map(enqueue(jobs, model, real, transaction), (added) => void transaction.jobs.push(...added)).pipe(
         orGiveUp(model, real, transaction)

@@ -1,5 +1,6 @@
+import type { InsertOptions } from "@awa/model"
 import { type Effect, FastCheck as fc } from "effect"
-import type { Model } from "./model.js"
+import type { Model, ModelJob } from "./model.js"
 import { inTimeOf, owners, queues, type Real, type Services } from "./real.js"
 
 /** A kind of step a program is made of. */
@@ -39,22 +40,39 @@ export const pick = fc.nat(1000)
 export const picking = <A>(arbitrary: fc.Arbitrary<A>): fc.Arbitrary<Array<A>> =>
   fc.array(arbitrary, { minLength: 1, maxLength: 5 })
 
+/** One or two: what takes many jobs away at once leaves little to happen to them. */
+export const few = fc.array(pick, { minLength: 1, maxLength: 2 })
+
 /** Mostly one queue, one priority and no delay: programs become interesting where jobs meet in a lane. */
 export const queue = mostly(queues[0], queues[1])
 
 export const owner = mostly(owners[0], owners[1])
 
+/** Whether the transaction around it is rolled back. */
+export const undone = mostly(false, true)
+
 /** Whether somebody else than its owner speaks for an attempt. */
 export const stranger = mostly(false, true)
+
+export const reason = fc.constantFrom(undefined, "unwanted")
 
 export const limit = fc.integer({ min: 1, max: 5 })
 
 export const count = fc.integer({ min: 1, max: 4 })
 
+export const priority = mostly<InsertOptions.Priority>(2, 1, 4)
+
+/** Several of the jobs there are, each once. */
+export const chosen = (model: Model, picks: ReadonlyArray<number>): ReadonlyArray<ModelJob> => [
+  ...new Set(picks.map((pick) => model.job(pick)))
+]
+
+export const hasJobs = ({ jobs }: Model): boolean => jobs.length > 0
+
 /** What jobs have in common. */
 export const job = {
   queue,
-  priority: mostly<1 | 2 | 3 | 4>(2, 1, 4),
+  priority,
   maxAttempts: fc.integer({ min: 1, max: 3 }),
   delay: mostly(0, 15_000)
 }

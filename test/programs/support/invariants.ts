@@ -1,4 +1,4 @@
-import { Database } from "@awa/model"
+import { Database, Dlq } from "@awa/model"
 import { Jobs } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { Effect } from "effect"
@@ -15,6 +15,7 @@ export const agree = (model: Model) =>
       state: job.state as string,
       queue: job.queue,
       priority: job.priority,
+      args: job.args,
       attempt: job.attempt,
       maxAttempts: job.maxAttempts,
       runLease: job.runLease,
@@ -30,6 +31,7 @@ export const agree = (model: Model) =>
       state: job.state,
       queue: job.queue,
       priority: job.priority,
+      args: job.args,
       attempt: job.attempt,
       maxAttempts: job.maxAttempts,
       runLease: job.runLease,
@@ -37,6 +39,18 @@ export const agree = (model: Model) =>
       progress: progressOf(job)
     }))
     assert.deepEqual(seen, expected, "jobs as they are listed")
+    yield* agreeOnKeys(model)
+    const dead = yield* Dlq.list({ limit: 1000 })
+    assert.deepEqual(dead.map(({ id }) => id), model.deadLetters.map(({ id }) => id).reverse(), "dead letters")
+  })
+
+/** Every key is held by the job that has it, and by none that has let it go. */
+const agreeOnKeys = (model: Model) =>
+  Effect.gen(function*() {
+    const sql = yield* SqlClient.SqlClient
+    const held = yield* sql<{ id: string }>`select job_id::text as id from awa.unique_claims`
+    const holders = model.visible.filter((job) => job.unique !== undefined && model.holder(job.unique.of) === job)
+    assert.deepEqual(held.map(({ id }) => id).sort(), holders.map(({ id }) => String(id)).sort(), "holders of keys")
   })
 
 /** The jitter of the backoff is the database's. */
@@ -83,7 +97,9 @@ const views: Readonly<Record<string, string>> = {
     union all
     select job_id, state::text from awa.deferred_jobs
     union all
-    select job_id, state::text from awa.finished_jobs`
+    select job_id, state::text from awa.finished_jobs
+    union all
+    select job_id, 'dead' from awa.dlq_entries`
 }
 
 /** Queries that answer what breaks a rule. */
@@ -104,9 +120,11 @@ export const always: Invariants = {
       select lane_id, batch_id, cursor_pos, lag(cursor_pos) over (partition by lane_id order by batch_id) as before
       from batch where cursor_pos is not null
     ) c where cursor_pos < before`,
-  "I6: a job is in one place": `select k.job_id, array_agg(h.state) as places
+  "I6: a job is in one place, unless it was thrown away": `select k.job_id, array_agg(h.state) as places
     from (select job_id from entry union select job_id from home) k left join home h on h.job_id = k.job_id
+    where k.job_id not in (select job_id from gone)
     group by k.job_id having count(h.job_id) <> 1`,
+  "I6: what was thrown away is nowhere": "select * from home where job_id in (select job_id from gone)",
   "I7: every attempt of a job has its own lease":
     "select job_id, run_lease from taken where batch_id is not null group by job_id, run_lease having count(*) > 1",
   "I7: the lease of a job never falls": `select * from (
@@ -121,9 +139,11 @@ export const drained: Invariants = {
   "no attempt is left that a lease speaks for": "select * from awa.leases"
 }
 
-export const holds = (invariants: Invariants) =>
+export const holds = (invariants: Invariants, model: Model) =>
   Effect.gen(function*() {
     const sql = yield* SqlClient.SqlClient
+    const gone = model.jobs.filter(({ state }) => state === "gone").map(({ id }) => id)
+    yield* sql.unsafe(`create temporary table gone on commit drop as select unnest('{${gone}}'::bigint[]) as job_id`)
     for (const [name, query] of Object.entries(views)) {
       yield* sql.unsafe(`create temporary table ${name} on commit drop as ${query}`)
     }

@@ -1,21 +1,28 @@
-import { StorageEngine } from "@awa/model"
-import { Duration, Effect, FastCheck as fc } from "effect"
+import { Queues, StorageEngine } from "@awa/model"
+import { Duration, Effect, FastCheck as fc, Struct } from "effect"
 import * as assert from "node:assert/strict"
-import { commands } from "../commands/index.js"
+import { type Feature, features, usual } from "../commands/index.js"
 import { agree, always, drained, holds, learnRetries, onlyInserted } from "./invariants.js"
 import { Model } from "./model.js"
 import { end, type Host, inTimeOf, owners, queues, type Real } from "./real.js"
 
-const step = fc.oneof(...commands)
+/** Some of what a program may do besides the usual. */
+const choice = fc.subarray(Struct.keys(features), { minLength: 1, maxLength: 2 })
 
-/** Programs of up to `length` steps. */
-export const programs = (host: Host, length: number) =>
-  fc.asyncProperty(fc.commands([step], { maxCommands: length, size: "max" }), (program) =>
-    host.use(async (real) => {
-      const model = new Model()
-      await fc.asyncModelRun(() => ({ model, real }), program)
-      await real.run(inTimeOf(model)(judge(model, real)))
-    }))
+const steps = (chosen: ReadonlyArray<Feature>, maxCommands: number) =>
+  fc.commands([fc.oneof(...usual, ...chosen.flatMap((name) => features[name]))], { maxCommands, size: "max" })
+
+/** Programs of up to `length` steps, of these features or of different ones. */
+export const programs = (host: Host, length: number, chosen?: ReadonlyArray<Feature>) =>
+  fc.asyncProperty(
+    (chosen ? fc.constant(chosen) : choice).chain((features) => steps(features, length)),
+    (program) =>
+      host.use(async (real) => {
+        const model = new Model()
+        await fc.asyncModelRun(() => ({ model, real }), program)
+        await real.run(inTimeOf(model)(judge(model, real)))
+      })
+  )
 
 /** What must hold when a program is over, and when its jobs are too. */
 const judge = (model: Model, real: Real) =>
@@ -24,9 +31,9 @@ const judge = (model: Model, real: Real) =>
       model.end(transaction, yield* end(real, transaction, false))
     }
     yield* agree(model)
-    yield* holds(always)
+    yield* holds(always, model)
     yield* finish(model)
-    yield* holds({ ...always, ...drained })
+    yield* holds({ ...always, ...drained }, model)
     yield* onlyInserted
   })
 
@@ -34,6 +41,9 @@ const judge = (model: Model, real: Real) =>
 const finish = (model: Model) =>
   Effect.gen(function*() {
     const engine = yield* StorageEngine.StorageEngine
+    for (const queue of model.paused) yield* Queues.resume(queue)
+    model.paused.clear()
+    assert.equal(yield* engine.cancelRequested(1000), model.cancelUnwanted(), "the last requests to cancel")
     model.now += Duration.toMillis(Duration.days(1))
     yield* engine.rescueStale({ staleness: Duration.hours(1), limit: 1000 })
     model.rescue(1000, () => true)

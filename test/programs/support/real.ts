@@ -9,7 +9,7 @@ import type { Model, ModelTransaction } from "./model.js"
 export const queues = ["one", "two"] as const
 export const owners = ["00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"] as const
 
-/** The jobs of all programs; the payload says nothing. */
+/** The jobs of all programs; the payload says nothing but which unique key a job has, if it has one. */
 export const Work = Job.make("work", { payload: Schema.Int })
 
 /** The queue that a program runs on, and the producers' transactions that are open there. */
@@ -138,6 +138,19 @@ export const within = <A, E>(
 
 const giveUp = (error: unknown): Effect.Effect<never, NotSerializable> =>
   isConflict(error) ? Effect.fail(new NotSerializable()) : Effect.die(error)
+
+class RolledBack<A> extends Data.Error<{ readonly answer: A }> {}
+
+/** Does something in a transaction that is rolled back, and answers what it answered. */
+export const inVain = <A, E, R>(self: Effect.Effect<A, E, R>) =>
+  Effect.flatMap(
+    SqlClient.SqlClient,
+    (sql) =>
+      Effect.flatMap(self, (answer) => Effect.fail(new RolledBack({ answer }))).pipe(
+        sql.withTransaction,
+        Effect.catchIf((error) => error instanceof RolledBack, ({ answer }) => Effect.succeed(answer))
+      )
+  )
 
 /** Ends a transaction; answers whether it was committed. */
 export const end = (real: Real, transaction: ModelTransaction, commit: boolean): Effect.Effect<boolean> =>
