@@ -9,6 +9,8 @@ import pg from "pg"
 
 export interface Server {
   readonly url: string
+  /** Ends the server as a crash does, and starts it again; absent where it is not ours. */
+  readonly crash?: Effect.Effect<void>
 }
 
 /** Starts the server, or takes the given one; its databases end with the scope. */
@@ -16,7 +18,9 @@ export const startServer: Effect.Effect<Server, EmbeddedPostgres.EmbeddedPostgre
   () => {
     const url = process.env["DATABASE_URL"]
     return url === undefined || url === ""
-      ? EmbeddedPostgres.make({ fsync: true, settings: { max_connections: 200, max_prepared_transactions: 64 } })
+      ? EmbeddedPostgres.make({ fsync: true, settings: { max_connections: 200, max_prepared_transactions: 64 } }).pipe(
+        Effect.map(({ restart, url }) => ({ url, crash: Effect.orDie(restart("immediate")) }))
+      )
       : Effect.succeed({ url })
   }
 )
