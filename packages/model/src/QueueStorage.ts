@@ -76,6 +76,9 @@ const inconsistent = new Set(["AW003", "AW005"])
 /** Down to one job, from the largest claim. */
 const claimTries = 6
 
+/** How often a claim looks for another shard. */
+const shardTries = 10
+
 /**
  * The engine over the `SqlClient` in context, after the identity check. Give it a client of its own: claims must be the
  * first statement of their transaction, on connections that user code never held.
@@ -157,18 +160,17 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       () => claimUpTo(request, at, tries === claimTries ? limit : Math.max(1, limit >> 3), tries - 1)
     )
 
-  const claim = (request: ClaimRequest): ReturnType<Service["claim"]> =>
-    Effect.flatMap(now, (at) => claimUpTo(request, at, request.limit)).pipe(
-      // Of a queue with several shards: what it went for, another claim had taken by then.
-      Effect.repeat({ times: 10, while: ([row]) => row !== undefined && row.jobs === null }),
-      Effect.flatMap(([row]) => {
-        if (row === undefined || row.jobs === null) return Effect.succeed([])
-        const { queue, nonce } = request
+  /** Of a queue with several shards a row without jobs says that another claim was quicker. */
+  const claim = (request: ClaimRequest, tries = shardTries): ReturnType<Service["claim"]> =>
+    Effect.flatMap(now, (at) =>
+      Effect.flatMap(claimUpTo(request, at, request.limit), ([row]) => {
+        if (row === undefined) return Effect.succeed([])
+        if (row.jobs === null) return tries > 0 ? claim(request, tries - 1) : Effect.succeed([])
+        const { nonce, queue } = request
         const jobs = codec.claimedJobs(row.jobs, { queue, nonce, claimedAt: row.claimed_at })
         // All of them were to be cancelled; there may be others behind.
         return jobs.length === 0 ? claim(request) : Effect.succeed(jobs)
-      })
-    )
+      }))
 
   const completeRows = run<{ rejected: string | null }>("complete", text.complete)
   const heartbeatRows = run<{ lost: string | null }>("heartbeat", text.heartbeat)
@@ -265,7 +267,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
 
   return {
     name: "queue_storage",
-    claim,
+    claim: (request) => claim(request),
     complete: (owner, completions, deadLetters) =>
       // What cannot be encoded is a defect of this effect, like whatever else goes wrong with it.
       Effect.suspend(() => {

@@ -64,7 +64,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
     let asleep = false
     /** The last claim came back full. */
     let backlogged = false
-    /** Opened by every claim that came back full. */
+    /** Opened by every claim that came back full, where there are slots for a second one. */
     const backlog = Effect.unsafeMakeLatch(false)
     const enough = () => Math.max(1, Math.min(Math.floor(queue.maxWorkers / gatherPart), queue.claimBatchSize))
 
@@ -144,7 +144,8 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
         }
       }
       yield* permits.awaitFree(1)
-      if (backlogged) yield* Pacing.atMost(permits.awaitFree(enough()), gatherMillis)
+      // Waiting with a time-out is dear, where one job follows the other.
+      if (backlogged && permits.free < enough()) yield* Pacing.atMost(permits.awaitFree(enough()), gatherMillis)
     })
 
     const turn = Effect.gen(function*() {
@@ -155,7 +156,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       const count = yield* claim(limit)
       const decision = wakeup.claimed(count, limit, Pacing.now())
       backlogged = decision._tag === "again"
-      if (backlogged) backlog.unsafeOpen()
+      if (backlogged && queue.maxWorkers > 1) backlog.unsafeOpen()
       if (wasMarked && !wakeup.marked) yield* unmark
       if (decision._tag !== "mark") return decision
       const marked = yield* notifier.mark(queue.name)
