@@ -73,9 +73,8 @@ rule(server, "a key is let go with the success of its job", {
     "the keys of the whole batch go": {
       breaks: [{
         within: "awa.release_completed",
-        find:
-          "join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member)",
-        replace: "join awa.ready_entries r on r.slot = p_slot and r.lane_id = b.lane_id"
+        find: "where r.slot = p_slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, e.member) limit 1",
+        replace: "where r.slot = p_slot and r.lane_id = b.lane_id"
       }],
       shows: ["key lost"]
     }
