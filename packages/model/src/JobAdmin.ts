@@ -329,7 +329,8 @@ export const editPayload = <J extends Any>(
 
 /**
  * Removes a job that waits, is scheduled or is to be retried, or that failed or was cancelled. A running one must be
- * cancelled first; one that succeeded goes when its retention is over.
+ * cancelled first; one that succeeded goes when its retention is over, or can be removed where it has outlived its slot of
+ * the log.
  *
  * @since 0.1.0
  * @category changing
