@@ -485,17 +485,32 @@ as $$
 declare
   v_kept integer;
 begin
-  insert into awa.finished_jobs (
-    job_id, state, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
-    queue, kind, args, envelope
+  with kept as (
+    insert into awa.finished_jobs (
+      job_id, state, finished_at, run_at, created_at, attempted_at, run_lease, priority, shard, attempt, max_attempts,
+      queue, kind, args, envelope
+    )
+    select
+      h.job_id, h.state, h.finished_at, h.run_at, h.created_at, h.attempted_at, h.run_lease, h.priority, h.shard, h.attempt,
+      h.max_attempts, h.queue, h.kind, h.args, h.envelope
+    from awa.history_of(p_slot, p_retention_ms, coalesce(p_now, clock_timestamp())) h
+    limit p_limit
+    on conflict (job_id) do nothing
+    returning queue, priority, shard
+  ),
+  -- The slot may stay for as long as somebody reads it.
+  counted as (
+    update awa.slots s
+    set completed = (
+      select jsonb_object_agg(c.key, c.value::bigint - coalesce(k.n, 0))
+      from jsonb_each_text(s.completed) c
+      left join (
+        select awa.lane_id(k.queue, k.priority, k.shard)::text as lane, count(*) as n from kept k group by 1
+      ) k on k.lane = c.key
+    )
+    where s.ring <> 'lease' and s.slot = p_slot and s.completed <> '{}' and exists (select from kept)
   )
-  select
-    h.job_id, h.state, h.finished_at, h.run_at, h.created_at, h.attempted_at, h.run_lease, h.priority, h.shard, h.attempt,
-    h.max_attempts, h.queue, h.kind, h.args, h.envelope
-  from awa.history_of(p_slot, p_retention_ms, coalesce(p_now, clock_timestamp())) h
-  limit p_limit
-  on conflict (job_id) do nothing;
-  get diagnostics v_kept = row_count;
+  select count(*) into v_kept from kept;
   return v_kept;
 end
 $$;

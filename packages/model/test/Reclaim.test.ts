@@ -69,6 +69,22 @@ describe("reclaim", () => {
       assert.strictEqual(yield* size, 0)
     }).pipe(Effect.provide(TestLive)))
 
+  it.scoped("counts a success once that was copied out of a slot which somebody still reads", () =>
+    Effect.gen(function*() {
+      const { end, pass, reclaim, sql } = yield* make
+      yield* sql`insert into awa.queues (name, completed_retention) values ('default', '5 days')`
+      yield* reclaim
+      yield* Anything.enqueueMany([1, 2, 3])
+      yield* end({ _tag: "completed" })
+      yield* sql.withTransaction(Effect.gen(function*() {
+        yield* sql`select from awa.ready_entries_0`
+        assert.strictEqual(yield* pass("27 hours"), 0)
+        assert.strictEqual((yield* sql`select from awa.finished_jobs`).length, 3)
+        assert.strictEqual((yield* Queues.depth("default")).counts.completed, 3)
+        assert.strictEqual((yield* Jobs.countByState()).completed, 3)
+      }))
+    }).pipe(Effect.provide(TestLive)))
+
   it.scoped("copies the successes of a queue that keeps them for longer", () =>
     Effect.gen(function*() {
       const { end, expire, pass, reclaim, sql } = yield* make
