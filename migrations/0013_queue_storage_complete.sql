@@ -348,7 +348,7 @@ begin
     answered as materialized (
       select a.*,
         case
-          when c.n is null or a.member not between 1 and c.n then 'refused'
+          when c.n is null or (a.member between 1 and c.n) is not true then 'refused'
           when k.act is null then 'accepted'
           when k.act = a.act and k.act not in ('rescue', 'evict', 'abort') then 'repeated'
           else 'refused'

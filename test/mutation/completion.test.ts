@@ -74,7 +74,7 @@ rule(server, "a closure belongs to a member of its batch", {
   }),
   mutants: {
     "any number": {
-      breaks: [inClosing("when c.n is null or a.member not between 1 and c.n then", "when c.n is null then")],
+      breaks: [inClosing("when c.n is null or (a.member between 1 and c.n) is not true then", "when c.n is null then")],
       shows: ["job lost"]
     },
     "any number of a success": {
@@ -169,6 +169,22 @@ const timesClosed = async (session: Session): Promise<number | undefined> => {
   const [closed] = await session.query<{ times: number }>("select sum(n)::int as times from awa.closures")
   return closed?.times
 }
+
+rule(server, "a member has a number", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await enqueue(session)
+    const attempt = first(await claim(session))
+    const rejected = await complete(session, [{ ...attempt, member: null as never }])
+    return rejected.length === 0 ? ["stale completion accepted"] : []
+  },
+  mutants: {
+    "or none": {
+      breaks: [inClosing("(a.member between 1 and c.n) is not true", "a.member not between 1 and c.n")],
+      shows: ["stale completion accepted"]
+    }
+  }
+})
 
 rule(server, "every success of a flush is counted", {
   scenario: async (world) => {

@@ -92,7 +92,9 @@ const configurationText = (name: string, configuration: unknown): string => {
   return [
     name,
     ...remarks.map((remark) => `  ${remark}`),
-    ...Object.entries(settings).map(([key, value]) => `  ${key}: ${JSON.stringify(value)}`)
+    ...Object.entries(settings).flatMap(([key, value]) =>
+      value === undefined ? [] : [`  ${key}: ${JSON.stringify(value)}`]
+    )
   ].join("\n")
 }
 

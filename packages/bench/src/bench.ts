@@ -67,8 +67,12 @@ const parse = CommandLine.parse(usage, () => {
       json: { type: "string" }
     }
   })
-  const benchmark = positionals.length === 1 ? benchmarks[positionals[0]!] : undefined
-  if (benchmark === undefined) throw new CommandLine.UsageError({ message: "Name one benchmark" })
+  const [name, ...more] = positionals
+  if (name === undefined || more.length > 0) throw new CommandLine.UsageError({ message: "Name one benchmark" })
+  const benchmark = benchmarks[name]
+  if (benchmark === undefined) {
+    throw new CommandLine.UsageError({ message: `"${name}" is not one of ${Object.keys(benchmarks).join(", ")}` })
+  }
   const peers = CommandLine.list(values.peers)
   const systems = values.only === undefined ? benchmark.systems(peers) : CommandLine.list(values.only)
   const unknown = systems.find((name) => !names.includes(name))

@@ -1,7 +1,7 @@
 import { Job } from "@awa/model"
 import { Awa, JobContext, JobError, JobResult } from "@awa/worker"
 import { assert, describe, it } from "@effect/vitest"
-import { Context, Data, Deferred, Effect, Logger, Option, Schema, Scope, Tracer } from "effect"
+import { Context, Data, Deferred, Effect, Fiber, Logger, Option, Queue, Schema, Scope, Tracer } from "effect"
 import { Count, Greet, start } from "./support/harness.js"
 import * as MemoryEngine from "./support/memoryEngine.js"
 
@@ -102,6 +102,31 @@ describe("executor", () => {
       assert.deepInclude(job, { state: "completed", errors: [] })
       yield* Scope.addFinalizer(yield* Deferred.await(late), Effect.sync(() => events.push("late")))
       assert.deepStrictEqual(events, ["child", "late"])
+    }))
+
+  it.scoped("children of a handler live until its finalizers have run, which may wait for them", () =>
+    Effect.gen(function*() {
+      const done: Array<number> = []
+      const drained = Effect.gen(function*() {
+        const queue = yield* Queue.unbounded<number>()
+        const take = Effect.tap(
+          Queue.take(queue),
+          (n) => Effect.zipRight(Effect.yieldNow(), Effect.sync(() => done.push(n)))
+        )
+        const child = yield* Effect.fork(Effect.repeat(take, { until: (n) => n < 0 }))
+        yield* Effect.addFinalizer(() => Effect.zipRight(Queue.offer(queue, -1), Fiber.await(child)))
+        yield* Queue.offerAll(queue, [1, 2, 3])
+      })
+      const stopped = Effect.gen(function*() {
+        const queue = yield* Queue.unbounded<number>()
+        yield* Effect.acquireRelease(
+          Effect.fork(Effect.ignore(Effect.forever(Queue.take(queue)))), // not to be interrupted, like what acquires it
+          (child) => Effect.zipRight(Queue.shutdown(queue), Fiber.await(child))
+        )
+      })
+      assert.strictEqual((yield* runOne(worker.pipe(Awa.handle(Greet, () => drained)), greet)).state, "completed")
+      assert.deepStrictEqual(done, [1, 2, 3, -1])
+      assert.strictEqual((yield* runOne(worker.pipe(Awa.handle(Greet, () => stopped)), greet)).state, "completed")
     }))
 
   it.scoped("a scope that was not used is closed nevertheless", () =>

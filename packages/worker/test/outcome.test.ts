@@ -78,4 +78,24 @@ describe("the outcome of a handler", () => {
     assert.include((outcome as { readonly error: string }).error, "does not fit the job's schema")
     assert.include((outcome as { readonly error: string }).error, "do not look")
   })
+
+  it("shows ten causes of causes, also of a chain without end", () => {
+    let chain = new Error("the first")
+    for (let i = 0; i < 20_000; i++) chain = new Error(`link ${i}`, { cause: chain })
+    const circle = new Error("round", {})
+    circle.cause = circle
+    for (const error of [chain, circle]) {
+      const text = retried(Exit.fail(error))
+      assert.strictEqual(text.split("[cause]").length - 1, 11)
+      assert.match(text, /^Error: (link 19999|round)/)
+    }
+  })
+
+  it("shows what it can of an error that hides something", () => {
+    const hiding = new Error("seen")
+    Object.defineProperty(hiding, "cause", { get: thrower })
+    Object.defineProperty(hiding, "stack", { get: thrower })
+    assert.include(retried(Exit.fail(hiding)), "Error: seen")
+    assert.include(retried(Exit.fail({ _tag: "NotFound", id: 10n })), "NotFound")
+  })
 })

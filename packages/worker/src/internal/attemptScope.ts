@@ -5,8 +5,8 @@ import * as Pipeable from "effect/Pipeable"
 import * as Scope from "effect/Scope"
 
 /**
- * The scope a handler runs in, made when it first asks for something: most never do, and a scope that closes with its
- * effect is more than half of what a short attempt costs.
+ * The scope a handler runs in, made when it first asks for something: most never do, and making and closing one for each
+ * is a good part of what a short attempt costs.
  *
  * Stands for a scope of Effect's own, with what Effect's functions on scopes ask of one: `state`, `fork` and
  * `addFinalizer`.
@@ -29,10 +29,10 @@ export class AttemptScope extends Pipeable.Class() implements Scope.Scope {
     return Scope.addFinalizerExit(this.own, finalizer)
   }
 
-  /** Answers what there is to close, if anything. What is added later is closed at once. */
-  end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> | null {
+  /** Runs the finalizers there are. What is added later is closed at once. */
+  close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     this.exit = exit
-    return this.made === null ? null : Scope.close(this.made, exit)
+    return this.made === null ? Effect.void : Scope.close(this.made, exit)
   }
 
   private get own(): Scope.CloseableScope {

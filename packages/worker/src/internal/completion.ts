@@ -100,11 +100,11 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
         return Effect.zipRight(tellRefused, Effect.forEach(failed, tellFailed, { discard: true }))
       })
 
-    /** What is tried again is of interest to whoever looks closely, what has failed for good to everybody. */
+    /** What has failed for good is a warning, what is tried again is not. */
     const tellFailed = (entry: Entry) => {
       const { job } = entry.attempt.claimed
       const isLast = entry.outcome._tag === "fail" || job.attempt >= job.maxAttempts
-      const log = isLast ? Effect.logWarning : Effect.logDebug
+      const log = isLast ? Effect.logWarning : Effect.logInfo
       return log(`Job ${isLast ? "failed" : "will be tried again"}: ${errorOf(entry)}`).pipe(
         Effect.annotateLogs({ jobId: job.id, kind: job.kind, queue: job.queue, attempt: job.attempt })
       )

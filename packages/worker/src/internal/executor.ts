@@ -1,7 +1,6 @@
 import type { JobRow } from "@awa/model/JobRow"
 import type { ClaimedJob, Service as StorageEngine } from "@awa/model/StorageEngine"
 import * as SqlClient from "@effect/sql/SqlClient"
-import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -57,11 +56,12 @@ export const make = (options: Options): Effect.Effect<Executor> =>
     const { attempts, completer, engine, handlers, owner, unknownKinds } = options
     const launch = launcher(captured)
 
-    const program = (attempt: Attempt, handler: Handler, context: JobContext.Service) => {
+    const program = (attempt: Attempt, handler: Handler, context: JobContext.Service, scope: AttemptScope) => {
       const { args, job } = attempt.claimed
-      if (!traced) return perform(handler, args, context)
-      // The finalizers are part of the span.
-      const body = Effect.scoped(Effect.suspend(() => perform(handler, args, context)))
+      // On the handler's fiber: its children live until the finalizers have run.
+      const closing = <A, E>(self: Effect.Effect<A, E>) => Effect.onExit(self, (exit) => scope.close(exit))
+      if (!traced) return closing(perform(handler, args, context))
+      const body = closing(Effect.suspend(() => perform(handler, args, context)))
       return withAttemptSpan(withOutcomeAttribute(body, attempt), job)
     }
 
@@ -85,16 +85,9 @@ export const make = (options: Options): Effect.Effect<Executor> =>
       if (handler === undefined) return finish(attempt, Outcome.unknownKind(job.kind, unknownKinds))
       const context = new AttemptContext(attempt, flush)
       const scope = new AttemptScope()
-      const end = (exit: Exit.Exit<unknown, unknown>) => finish(attempt, Outcome.fromExit(exit, attempt.stop))
-      attempt.fiber = launch(job, context, scope, program(attempt, handler, context))
+      attempt.fiber = launch(job, context, scope, program(attempt, handler, context, scope))
       // An observer sees every end there is, also that of a fiber that was interrupted before it began.
-      attempt.fiber.addObserver((exit) => {
-        const closing = scope.end(exit)
-        if (closing === null) return end(exit)
-        // The job ends with its finalizers. They are run like its handler, but nothing stops them.
-        attempt.fiber = launch(job, context, scope, Effect.uninterruptible(closing))
-        attempt.fiber.addObserver((closed) => end(afterwards(exit, closed)))
-      })
+      attempt.fiber.addObserver((exit) => finish(attempt, Outcome.fromExit(exit, attempt.stop)))
     }
 
     const begin = (claimed: ClaimedJob, queue: AttemptQueue, now: number) => {
@@ -153,12 +146,6 @@ const perform = (handler: Handler, args: unknown, context: JobContext.Service): 
     ParseResult.mapError(handler.decode(args), (issue) => new Outcome.UndecodablePayload(issue)),
     (payload) => handler.run(payload, context)
   )
-
-/** What failed in the finalizers comes after what failed in the handler. To interrupt them is too late. */
-const afterwards = (exit: Exit.Exit<unknown, unknown>, closed: Exit.Exit<unknown, unknown>) => {
-  if (Exit.isSuccess(closed) || Cause.isInterruptedOnly(closed.cause)) return exit
-  return Exit.failCause(Exit.isSuccess(exit) ? closed.cause : Cause.sequential(exit.cause, closed.cause))
-}
 
 const withOutcomeAttribute = <A, E, R>(self: Effect.Effect<A, E, R>, attempt: Attempt): Effect.Effect<A, E, R> =>
   Effect.onExit(

@@ -77,25 +77,49 @@ const isForeign = (frame: string): boolean =>
 const framesOf = (stack: string): ReadonlyArray<string> =>
   stack.split("\n").filter((line) => /^ +at .*:\d+:\d+\)?$/.test(line) && !isForeign(line))
 
+interface Pretty {
+  readonly name: string
+  readonly message: string
+  readonly stack?: string | undefined
+}
+
+/** Without its causes: of a long chain that would be much for each link. */
+const prettyOf = (error: unknown): Pretty =>
+  attempted(
+    () =>
+      error instanceof Error
+        ? {
+          name: String(error.name),
+          message: String(error.message),
+          stack: attempted(() => error.stack, () => undefined)
+        }
+        : Cause.prettyErrors(Cause.fail(error))[0]!,
+    () => ({ name: Predicate.hasProperty(error, "_tag") ? String(error._tag) : "Error", message: shown(error) })
+  )
+
 /** An error class without a message says what happened in its fields. */
-const headOf = (error: unknown, { message, name }: Cause.PrettyError): string =>
+const headOf = (error: unknown, { message, name }: Pretty): string =>
   error instanceof Error && error.message === "" && Object.keys(error).length > 0
     ? `${name}: ${Inspectable.toStringUnknown(error, 0)}`
     : `${name}: ${message}`
 
+/** Causes of causes are shown down to this depth. They may be a circle. */
+const deepest = 10
+
 /** Stack and causes of an error as the application sees them. A tag says enough about a failure that was expected. */
-const linesOf = (error: unknown, isExpected: boolean): ReadonlyArray<string> => {
-  const pretty = Cause.prettyErrors(Cause.fail(error))[0]!
+const linesOf = (error: unknown, isExpected: boolean, depth = 0): ReadonlyArray<string> => {
+  const pretty = prettyOf(error)
   const speaks = isExpected && Predicate.hasProperty(error, "_tag")
   const frames = speaks ? [] : framesOf((pretty.stack ?? "").slice(`${pretty.name}: ${pretty.message}`.length))
-  return [headOf(error, pretty), ...frames, ...causeOf(error, isExpected)]
+  return [headOf(error, pretty), ...frames, ...causeOf(error, isExpected, depth + 1)]
 }
 
-const causeOf = (error: unknown, isExpected: boolean): ReadonlyArray<string> => {
-  const cause = Predicate.hasProperty(error, "cause") ? error.cause : undefined
-  return cause === undefined
-    ? []
-    : linesOf(cause, isExpected).map((line, n) => n === 0 ? `  [cause]: ${line}` : `  ${line}`)
+const causeOf = (error: unknown, isExpected: boolean, depth: number): ReadonlyArray<string> => {
+  const cause = attempted(() => Predicate.hasProperty(error, "cause") ? error.cause : undefined, () => undefined)
+  if (cause === undefined) return []
+  return depth > deepest
+    ? ["  [cause]: …"]
+    : linesOf(cause, isExpected, depth).map((line, n) => n === 0 ? `  [cause]: ${line}` : `  ${line}`)
 }
 
 const textOf = (cause: Cause.Cause<unknown>): string =>
