@@ -245,7 +245,7 @@ declare
   v_plain boolean;
   v_lanes bigint[];
   v_lock_keys integer[];
-  v_priority smallint; -- of the first lane
+  v_priority smallint; -- of the lane, where it is one
   v_sharded boolean;
   v_expecting boolean := false;
   -- Who waits since then has waited one, two, three intervals.

@@ -415,7 +415,7 @@ $$;
 
 -- The commonest call: one success, of an attempt the log still holds. Answers whether it was stored; what it finds
 -- otherwise writes nothing and is left to close_attempts. A call for each job is what a worker with little to do makes,
--- and close_attempts takes three times as long to set up.
+-- and close_attempts takes twice as long.
 create function awa.close_success(p_owner uuid, p_completed jsonb, p_now timestamptz) returns boolean
 language plpgsql
 as $$

@@ -136,6 +136,7 @@ from awa.dlq_entries q;
 
 create view awa/*control*/.jobs as
 -- First appearances, whose position is the id, and the others: an id is looked up in the index that each of them has.
+-- That of positions begins with the lane, so all lanes are named.
 select
   j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
   j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,

@@ -6,11 +6,11 @@ import { Effect } from "effect"
 import { randomUUID } from "node:crypto"
 import type { Benchmark } from "../Benchmark.js"
 import * as Report from "../Report.js"
-import * as Rounds from "../Rounds.js"
-import { environment, freshDatabase, type Server } from "../Server.js"
+import { freshDatabase, type Server } from "../Server.js"
 import { median, monotonicMillis } from "../Statistics.js"
 import type { System } from "../System.js"
 import { load } from "./Drain.js"
+import { inRounds } from "./inRounds.js"
 
 const queue = "bench"
 
@@ -70,21 +70,17 @@ const figuresOf = (rounds: ReadonlyArray<ReadonlyArray<number>>): Report.Figures
 export const backlog: Benchmark = {
   summary: "a claim of 1,000 jobs, from the first to the last of 2,000,000",
   systems: () => ["awa"],
-  run: ({ options, server, systems }) =>
-    Effect.gen(function*() {
-      const jobs = options.jobs ?? 2_000_000
-      const results = yield* Rounds.run({
-        contenders: systems.map((system) => ({ system })),
-        rounds: options.rounds ?? 1,
-        measure: ({ system }) => measure(server, system, jobs),
-        show: (millis) => courseOf(millis).map((part) => `${Report.round(part)} ms`).join(", ")
-      })
-      return {
-        benchmark: `backlog: claims of ${claimSize} of ${jobs} waiting jobs of one queue, medians of each tenth`,
-        figures: Object.fromEntries(Array.from(results, ([name, rounds]) => [name, figuresOf(rounds)])),
-        ratios: {},
-        configurations: Object.fromEntries(systems.map((system) => [system.name, Report.configurationOf(system)])),
-        environment: yield* environment(server)
-      }
+  run: ({ options, server, systems }) => {
+    const jobs = options.jobs ?? 2_000_000
+    return inRounds({
+      benchmark: `backlog: claims of ${claimSize} of ${jobs} waiting jobs of one queue, medians of each tenth`,
+      contenders: systems.map((system) => ({ system })),
+      rounds: options.rounds ?? 1,
+      server,
+      configuration: (system) => Report.configurationOf(system),
+      measure: ({ system }) => measure(server, system, jobs),
+      show: (millis) => courseOf(millis).map((part) => `${Report.round(part)} ms`).join(", "),
+      figures: figuresOf
     })
+  }
 }

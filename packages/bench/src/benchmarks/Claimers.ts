@@ -9,7 +9,7 @@ import { awaitTrue, freshDatabase, type Server } from "../Server.js"
 import { monotonicMillis } from "../Statistics.js"
 import type { Settings, System } from "../System.js"
 import { checkHistory, load, workerOf } from "./Drain.js"
-import { throughputReport } from "./throughput.js"
+import { throughput } from "./inRounds.js"
 
 const settingsOf = (system: System): Settings => workerOf(system).alone ?? workerOf(system).latency
 
@@ -46,7 +46,7 @@ export const claimers: Benchmark = {
   run: ({ options, server, systems }) => {
     const jobs = options.jobs ?? 20_000
     const processes = options.processes ?? 16
-    return throughputReport({
+    return throughput({
       benchmark: `claimers: ${jobs} no-op jobs by ${processes} processes that work one job at a time`,
       contenders: systems.map((system) => ({ system })),
       rounds: options.rounds ?? 3,

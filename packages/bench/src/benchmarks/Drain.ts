@@ -10,7 +10,7 @@ import * as Rounds from "../Rounds.js"
 import { awaitTrue, freshDatabase, query, type Server, settle } from "../Server.js"
 import { monotonicMillis } from "../Statistics.js"
 import type { Settings, System, Worker } from "../System.js"
-import { throughputReport } from "./throughput.js"
+import { throughput } from "./inRounds.js"
 
 export const workerOf = (system: System): Worker => {
   if (system.worker === null) throw new Error(`${system.name} has no worker`)
@@ -65,7 +65,7 @@ export const drain: Benchmark = {
   ],
   run: ({ options, server, systems }) => {
     const jobs = options.jobs ?? 100_000
-    return throughputReport({
+    return throughput({
       benchmark: `drain: ${jobs} no-op jobs by one worker process`,
       contenders: systems.map(Rounds.contender),
       rounds: options.rounds ?? 3,

@@ -6,7 +6,7 @@ import type { Benchmark } from "../Benchmark.js"
 import * as ChildProcess from "../ChildProcess.js"
 import { configurationOf } from "../Report.js"
 import { freshDatabase, settle } from "../Server.js"
-import { throughputReport } from "./throughput.js"
+import { throughput } from "./inRounds.js"
 
 const perStatement = 1000
 
@@ -16,7 +16,7 @@ export const enqueue: Benchmark = {
   run: ({ options, server, systems }) => {
     const jobs = options.jobs ?? 100_000
     const connections = options.connections ?? 1
-    return throughputReport({
+    return throughput({
       benchmark: `enqueue: ${jobs} jobs, ${perStatement} a statement, ${connections} connection(s)`,
       contenders: systems.map((system) => ({ system })),
       rounds: options.rounds ?? 3,

@@ -5,11 +5,11 @@ import { Effect } from "effect"
 import type { Benchmark } from "../Benchmark.js"
 import * as ChildProcess from "../ChildProcess.js"
 import * as Report from "../Report.js"
-import * as Rounds from "../Rounds.js"
-import { awaitTrue, environment, freshDatabase, type Server } from "../Server.js"
+import { awaitTrue, freshDatabase, type Server } from "../Server.js"
 import { monotonicMillis } from "../Statistics.js"
 import type { System } from "../System.js"
 import { checkHistory, workerOf } from "./Drain.js"
+import { inRounds } from "./inRounds.js"
 
 const mebibyte = 2 ** 20
 
@@ -40,35 +40,23 @@ const measure = (server: Server, system: System, marks: ReadonlyArray<number>) =
 export const memory: Benchmark = {
   summary: "heap of the worker after many jobs and after five times as many",
   systems: () => ["awa"],
-  run: ({ options, server, systems }) =>
-    Effect.gen(function*() {
-      const jobs = options.jobs ?? 100_000
-      const marks = [jobs, 5 * jobs]
-      const results = yield* Rounds.run({
-        contenders: systems.map((system) => ({ system })),
-        rounds: options.rounds ?? 1,
-        measure: ({ system }) => measure(server, system, marks),
-        show: (heaps) => heaps.map((heap, i) => `${marks[i]} jobs: ${Report.round(heap)} MiB`).join(", ")
-      })
-      return {
-        benchmark: `memory: heapUsed after forced GC at ${marks.join(" and ")} jobs`,
-        figures: Object.fromEntries(Array.from(results, ([name, rounds]) => [
-          name,
-          {
-            ...Object.fromEntries(
-              marks.map((mark, i) => [`${mark} jobs`, Report.figure(rounds.map((heaps) => heaps[i]!), "MiB")])
-            ),
-            growth: Report.figure(rounds.map((heaps) => heaps[1]! / heaps[0]!), "times")
-          }
-        ])),
-        ratios: {},
-        configurations: Object.fromEntries(
-          systems.map((system) => [
-            system.name,
-            Report.configurationOf(system, { settings: workerOf(system).throughput })
-          ])
+  run: ({ options, server, systems }) => {
+    const jobs = options.jobs ?? 100_000
+    const marks = [jobs, 5 * jobs]
+    return inRounds({
+      benchmark: `memory: heapUsed after forced GC at ${marks.join(" and ")} jobs`,
+      contenders: systems.map((system) => ({ system })),
+      rounds: options.rounds ?? 1,
+      server,
+      configuration: (system) => Report.configurationOf(system, { settings: workerOf(system).throughput }),
+      measure: ({ system }) => measure(server, system, marks),
+      show: (heaps) => heaps.map((heap, i) => `${marks[i]} jobs: ${Report.round(heap)} MiB`).join(", "),
+      figures: (rounds) => ({
+        ...Object.fromEntries(
+          marks.map((mark, i) => [`${mark} jobs`, Report.figure(rounds.map((heaps) => heaps[i]!), "MiB")])
         ),
-        environment: yield* environment(server)
-      }
+        growth: Report.figure(rounds.map((heaps) => heaps[1]! / heaps[0]!), "times")
+      })
     })
+  }
 }

@@ -7,10 +7,10 @@ import { Database, type Errors, JobAdmin, JobRow, JobState, Queues } from "awa"
 import { Console, Effect } from "effect"
 import type { Benchmark } from "../Benchmark.js"
 import * as Report from "../Report.js"
-import * as Rounds from "../Rounds.js"
-import { environment, freshDatabase, script, type Server } from "../Server.js"
+import { freshDatabase, script, type Server } from "../Server.js"
 import { makeRandom, median, monotonicMillis, percentile } from "../Statistics.js"
 import { payload, type System } from "../System.js"
+import { inRounds } from "./inRounds.js"
 
 const queue = "bench"
 
@@ -178,24 +178,18 @@ const figuresOf = (rounds: ReadonlyArray<ReadonlyArray<readonly [string, Sample]
 export const reading: Benchmark = {
   summary: "one job, pages and depth of a queue that keeps 2,000,000 jobs",
   systems: () => ["awa"],
-  run: ({ options, server, systems }) =>
-    Effect.gen(function*() {
-      const jobs = options.jobs ?? 2_000_000
-      const results = yield* Rounds.run({
-        contenders: systems.map((system) => ({ system })),
-        rounds: options.rounds ?? 1,
-        measure: ({ system }) => measure(server, system, jobs),
-        show: (samples) => samples.map(([name, { median }]) => `${name} ${Report.round(median)} ms`).join(", ")
-      })
-      return {
-        benchmark:
-          `reading: ${times} times each, of ${jobs} completed jobs, ${running} running, ${others} in each other state`,
-        figures: Object.fromEntries(Array.from(results, ([name, rounds]) => [name, figuresOf(rounds)])),
-        ratios: {},
-        configurations: Object.fromEntries(
-          systems.map((system) => [system.name, Report.configurationOf(system, { claimSize, ...slotsOf(jobs) })])
-        ),
-        environment: yield* environment(server)
-      }
+  run: ({ options, server, systems }) => {
+    const jobs = options.jobs ?? 2_000_000
+    return inRounds({
+      benchmark:
+        `reading: ${times} times each, of ${jobs} completed jobs, ${running} running, ${others} in each other state`,
+      contenders: systems.map((system) => ({ system })),
+      rounds: options.rounds ?? 1,
+      server,
+      configuration: (system) => Report.configurationOf(system, { claimSize, ...slotsOf(jobs) }),
+      measure: ({ system }) => measure(server, system, jobs),
+      show: (samples) => samples.map(([name, { median }]) => `${name} ${Report.round(median)} ms`).join(", "),
+      figures: figuresOf
     })
+  }
 }

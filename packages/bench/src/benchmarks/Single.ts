@@ -6,7 +6,7 @@ import type { Benchmark } from "../Benchmark.js"
 import * as ChildProcess from "../ChildProcess.js"
 import { configurationOf } from "../Report.js"
 import { freshDatabase, settle } from "../Server.js"
-import { throughputReport } from "./throughput.js"
+import { throughput } from "./inRounds.js"
 
 export const single: Benchmark = {
   summary: "one job per transaction over 16 connections",
@@ -14,7 +14,7 @@ export const single: Benchmark = {
   run: ({ options, server, systems }) => {
     const jobs = options.jobs ?? 30_000
     const connections = options.connections ?? 16
-    return throughputReport({
+    return throughput({
       benchmark: `single: ${jobs} jobs, one a transaction, ${connections} connections`,
       contenders: systems.map((system) => ({ system })),
       rounds: options.rounds ?? 3,

@@ -6,11 +6,11 @@ import { Effect } from "effect"
 import type { Benchmark } from "../Benchmark.js"
 import * as ChildProcess from "../ChildProcess.js"
 import * as Report from "../Report.js"
-import * as Rounds from "../Rounds.js"
-import { awaitTrue, environment, freshDatabase, query, type Server } from "../Server.js"
+import { awaitTrue, freshDatabase, query, type Server } from "../Server.js"
 import { monotonicMillis } from "../Statistics.js"
 import type { System } from "../System.js"
 import { checkHistory, load, workerOf } from "./Drain.js"
+import { inRounds } from "./inRounds.js"
 
 /** The partitioned tables of the log, and beside them the tables whose rows do change. */
 const log = ["ready_entries", "claim_batches", "closures"]
@@ -108,26 +108,17 @@ const figuresOf = (results: ReadonlyArray<Result>): Report.Figures => {
 export const tables: Benchmark = {
   summary: "rows inserted, updated and deleted in the log by a drain with every kind of outcome",
   systems: () => ["awa-mixed"],
-  run: ({ options, server, systems }) =>
-    Effect.gen(function*() {
-      const jobs = options.jobs ?? 20_000
-      const results = yield* Rounds.run({
-        contenders: systems.map((system) => ({ system })),
-        rounds: options.rounds ?? 1,
-        measure: ({ system }) => measure(server, system, jobs),
-        show: (result) => `${changed(result)} updates and deletes in the log; ended by ${JSON.stringify(result.acts)}`
-      })
-      return {
-        benchmark: `tables: ${jobs} jobs of every outcome, one worker killed`,
-        figures: Object.fromEntries(Array.from(results, ([name, rounds]) => [name, figuresOf(rounds)])),
-        ratios: {},
-        configurations: Object.fromEntries(
-          systems.map((system) => [
-            system.name,
-            Report.configurationOf(system, { settings: workerOf(system).throughput })
-          ])
-        ),
-        environment: yield* environment(server)
-      }
+  run: ({ options, server, systems }) => {
+    const jobs = options.jobs ?? 20_000
+    return inRounds({
+      benchmark: `tables: ${jobs} jobs of every outcome, one worker killed`,
+      contenders: systems.map((system) => ({ system })),
+      rounds: options.rounds ?? 1,
+      server,
+      configuration: (system) => Report.configurationOf(system, { settings: workerOf(system).throughput }),
+      measure: ({ system }) => measure(server, system, jobs),
+      show: (result) => `${changed(result)} updates and deletes in the log; ended by ${JSON.stringify(result.acts)}`,
+      figures: figuresOf
     })
+  }
 }

@@ -6,11 +6,11 @@ import { Effect } from "effect"
 import type { Benchmark } from "../Benchmark.js"
 import * as ChildProcess from "../ChildProcess.js"
 import * as Report from "../Report.js"
-import * as Rounds from "../Rounds.js"
-import { awaitTrue, environment, freshDatabase, query, script, type Server } from "../Server.js"
+import { awaitTrue, freshDatabase, query, script, type Server } from "../Server.js"
 import { monotonicMillis } from "../Statistics.js"
 import type { Settings, System } from "../System.js"
 import { workerOf } from "./Drain.js"
+import { inRounds } from "./inRounds.js"
 
 const batch = 128
 
@@ -72,25 +72,20 @@ const figuresOf = (rounds: ReadonlyArray<Sample>): Report.Figures => {
 export const wal: Benchmark = {
   summary: "bytes of write-ahead log for each job, in batches of 128",
   systems: (peers) => ["awa", ...peers],
-  run: ({ options, server, systems }) =>
-    Effect.gen(function*() {
-      const jobs = Math.ceil((options.jobs ?? 50_000) / batch) * batch
-      yield* withoutFullPages(server)
-      const results = yield* Rounds.run({
+  run: ({ options, server, systems }) => {
+    const jobs = Math.ceil((options.jobs ?? 50_000) / batch) * batch
+    return Effect.zipRight(
+      withoutFullPages(server),
+      inRounds({
+        benchmark: `wal: ${jobs} jobs, enqueued ${batch} a statement, full_page_writes off`,
         contenders: systems.map((system) => ({ system })),
         rounds: options.rounds ?? 1,
+        server,
+        configuration: (system) => Report.configurationOf(system, { settings: settingsOf(system) }),
         measure: ({ system }) => measure(server, system, jobs),
-        show: ({ enqueued, worked }) => `${Report.round(enqueued + worked)} bytes a job`
+        show: ({ enqueued, worked }) => `${Report.round(enqueued + worked)} bytes a job`,
+        figures: figuresOf
       })
-      const figures = Object.fromEntries(Array.from(results, ([name, rounds]) => [name, figuresOf(rounds)]))
-      return {
-        benchmark: `wal: ${jobs} jobs, enqueued ${batch} a statement, full_page_writes off`,
-        figures,
-        ratios: Report.ratiosTo("awa", figures),
-        configurations: Object.fromEntries(
-          systems.map((system) => [system.name, Report.configurationOf(system, { settings: settingsOf(system) })])
-        ),
-        environment: yield* environment(server)
-      }
-    })
+    )
+  }
 }

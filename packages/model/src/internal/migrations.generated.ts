@@ -1236,7 +1236,7 @@ declare
   v_plain boolean;
   v_lanes bigint[];
   v_lock_keys integer[];
-  v_priority smallint; -- of the first lane
+  v_priority smallint; -- of the lane, where it is one
   v_sharded boolean;
   v_expecting boolean := false;
   -- Who waits since then has waited one, two, three intervals.
@@ -2164,7 +2164,7 @@ $$;
 
 -- The commonest call: one success, of an attempt the log still holds. Answers whether it was stored; what it finds
 -- otherwise writes nothing and is left to close_attempts. A call for each job is what a worker with little to do makes,
--- and close_attempts takes three times as long to set up.
+-- and close_attempts takes twice as long.
 create function awa.close_success(p_owner uuid, p_completed jsonb, p_now timestamptz) returns boolean
 language plpgsql
 as $$
@@ -2689,6 +2689,7 @@ from awa.dlq_entries q;
 
 create view awa/*control*/.jobs as
 -- First appearances, whose position is the id, and the others: an id is looked up in the index that each of them has.
+-- That of positions begins with the lane, so all lanes are named.
 select
   j.id, j.kind, j.queue, j.args, j.state, j.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at, j.attempted_at,
   j.heartbeat_at, j.deadline_at, j.finalized_at, j.created_at, j.errors, j.metadata, j.tags, j.progress,
