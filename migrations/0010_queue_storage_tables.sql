@@ -188,6 +188,10 @@ create table awa.leases (
   entry jsonb
 ) partition by list (lease_slot);
 
+-- Counts the times when leases may have been added, under the locks of their owners: see awa.may_have_leases.
+create sequence awa.lease_marks;
+select nextval('awa.lease_marks');
+
 do $$
 declare
   v_queue_slots constant integer := (select value from awa.storage_config where name = 'queue_slots');
@@ -324,16 +328,46 @@ as $$
     & 9223372036854775807
 $$;
 
--- Where claims look, ascending. What changes this list commits before any row that it is about.
-create function awa.active_slots() returns smallint[]
+-- Where claims look. What changes this list commits before any row that it is about.
+create view awa.active_slots as
+select s.slot from awa.slots s where s.ring <> 'lease' and s.drained_at is null
+union all
+select s.slot from awa.slot_strays s;
+
+create index slots_active on awa.slots (slot) where ring <> 'lease' and drained_at is null;
+
+-- Ascending slots as two ranges, {first, last, first, last}: what PostgreSQL prunes partitions by at the least cost. They
+-- part at the widest gap, for the ring goes round. A slot too many does no harm.
+create function awa.ranges_of(p_slots smallint[]) returns smallint[]
+language sql immutable parallel safe
+as $$
+  select array[p_slots[1], p_slots[g.i], p_slots[least(g.i + 1, cardinality(p_slots))], p_slots[cardinality(p_slots)]]
+  from generate_series(1, cardinality(p_slots)) g(i)
+  order by p_slots[g.i + 1] - p_slots[g.i] desc nulls last, g.i limit 1
+$$;
+
+create function awa.slot_ranges() returns smallint[]
 language sql stable
 as $$
-  select array(
-    select s.slot from awa.slots s where s.ring <> 'lease' and s.drained_at is null
-    union
-    select s.slot from awa.slot_strays s
-    order by 1
-  )
+  select awa.ranges_of(array(select distinct a.slot from awa.active_slots a order by a.slot))
+$$;
+
+-- Inlined, so that it prunes.
+create function awa.is_within(p_slot smallint, p_ranges smallint[]) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_slot between p_ranges[1] and p_ranges[2] or p_slot between p_ranges[3] and p_ranges[4]
+$$;
+
+-- Whether ranges that were read earlier still hold all active slots.
+create function awa.covers_slots(p_ranges smallint[]) returns boolean
+language plpgsql stable
+as $$
+begin
+  return p_ranges is not null and not exists (
+    select from awa.active_slots a where not awa.is_within(a.slot, p_ranges)
+  );
+end
 $$;
 
 create function awa.ready_slot() returns smallint
@@ -422,8 +456,12 @@ as $$
     c.system_identifier,
     e.system_identifier,
     (
-      select min(s.seqrelid::regclass::text) from pg_sequence s
-      where s.seqrelid in ('awa.pos_seq'::regclass, 'awa.batch_seq'::regclass) and s.seqcache <> 1
+      -- Any of them: what one has handed out, or how far it counted, is read by other sessions.
+      select min(s.seqrelid::regclass::text)
+      from pg_sequence s
+      join pg_class c on c.oid = s.seqrelid
+      join pg_class l on l.relnamespace = c.relnamespace
+      where l.oid = 'awa.lanes'::regclass and s.seqcache <> 1
     )
   from pg_control_system() c, (select * from awa.epochs order by epoch desc limit 1) e
 $$;

@@ -26,6 +26,7 @@ declare
 begin
   perform awa.assert_read_committed();
   perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
+  perform nextval('awa.lease_marks');
 
   with beat as materialized (
     select * from jsonb_to_recordset(p_beats) e(slot smallint, batch bigint, nonce bigint, member smallint, progress jsonb)

@@ -157,7 +157,7 @@ language plpgsql stable
 as $$
 declare
   -- Of the snapshot that is searched: the function is stable.
-  v_slots constant smallint[] := awa.active_slots();
+  v_ranges constant smallint[] := awa.slot_ranges();
 begin
   return query
   select
@@ -171,8 +171,7 @@ begin
   left join lateral (
     select b.cursor_pos, b.pending_xids, b.pending_after
     from awa.claim_batches b
-    where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
-        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+    where awa.is_within(b.slot, v_ranges)
       and b.lane_id = l.lane_id and b.cursor_pos is not null
     order by b.batch_id desc limit 1
   ) c on true
@@ -188,25 +187,24 @@ begin
     from (
       select e.pos, greatest(e.run_at, e.created_at) as since
       from (select f.xids, f.afters where f.n > 0) x
-      cross join lateral awa.late_entries(v_slots, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
+      cross join lateral awa.late_entries(v_ranges, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
       union all
       (
         select e.pos, greatest(e.run_at, e.created_at)
         from awa.ready_entries e
-        where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
-            or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+        where awa.is_within(e.slot, v_ranges)
           and k.lane_id is null and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
         order by e.pos limit p_limit
       )
       union all
       select e.pos, greatest(e.run_at, e.created_at)
       from (select where k.lane_id is not null) x
-      cross join lateral awa.live_entries(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), p_limit) e
+      cross join lateral awa.live_entries(v_ranges, l.lane_id, coalesce(c.cursor_pos, 0), p_limit) e
     ) w
   ) h
   -- A cursor that has learned enough is worth a claim that finds nothing, and so is one that is ahead of the sequence.
   where h.n > 0 or f.n >= 16 or k.lane_id is not null
-      and awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+      and awa.is_claimable(v_ranges, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
     or c.cursor_pos > (select s.last_value from awa.pos_seq s)
   order by awa.aged_priority(l.priority, h.first, p_now, p_aging_ms), h.pos;
 end

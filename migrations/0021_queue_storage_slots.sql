@@ -173,6 +173,7 @@ begin
     return 0;
   end if;
   perform awa.hold_owners(v_owners);
+  perform nextval('awa.lease_marks');
 
   -- Again, under the locks: some may have ended in between.
   with open as materialized (

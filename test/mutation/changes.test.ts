@@ -15,8 +15,8 @@ const unless = (made: boolean): ReadonlyArray<Finding> => made ? [] : ["change n
 /** Stops a claim that has taken its jobs, with the lanes locked and nothing visible to others. */
 const gateInClaim: Patch = {
   within: "awa.pending_xids",
-  find: "if v_own - v_xmax > ",
-  replace: "perform test_gate.pass(); if v_own - v_xmax > "
+  find: "if pg_snapshot_xmin(p_snapshot) = p_own then",
+  replace: "perform test_gate.pass(); if pg_snapshot_xmin(p_snapshot) = p_own then"
 }
 
 /** Somebody changes jobs while a claim that takes them is under way. */
@@ -223,9 +223,9 @@ rule(server, "a claim of one lane leaves out what was given up", {
   mutants: {
     "the lane's mark is not looked at": {
       breaks: [{
-        within: "awa.claim",
-        find: "not coalesce(k.last_pos > c.cursor_pos, k.last_pos is not null)",
-        replace: "true"
+        within: "awa.lane_ahead",
+        find: "v_last_tombstone > lane_ahead.cursor_pos",
+        replace: "false"
       }],
       shows: ["job doubled"]
     }
@@ -244,7 +244,11 @@ rule(server, "a claim leaves out what was given up", {
   },
   mutants: {
     "the lane's mark is not looked at": {
-      breaks: [{ within: "awa.claim", find: "k.last_pos > coalesce(c.cursor_pos, 0)", replace: "k.last_pos < 0" }],
+      breaks: [{
+        within: "awa.claim_lanes",
+        find: "k.last_pos > coalesce(c.cursor_pos, 0)",
+        replace: "k.last_pos < 0"
+      }],
       shows: ["job doubled"]
     },
     "the mark ends before the row": {
@@ -298,7 +302,7 @@ rule(server, "a limit counts what can be taken", {
       breaks: [{
         within: "awa.live_entries",
         find:
-          "where r.slot = any (p_slots) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null order by r.pos limit p_limit",
+          "where awa.is_within(r.slot, p_ranges) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null order by r.pos limit p_limit",
         replace:
           "where r.lane_id = p_lane_id and t.is_dead is null and r.pos in (select o.pos from awa.ready_entries o where o.lane_id = p_lane_id and o.pos > p_cursor_pos order by o.pos limit p_limit)"
       }],
@@ -333,7 +337,7 @@ rule(server, "a cursor passes tombstones, but no job", {
       shows: ["job lost"]
     },
     "it stays where it is": {
-      breaks: [{ within: "awa.claim", find: "and h.n > 256", replace: "and h.n > 10000" }],
+      breaks: [{ within: "awa.claim_lanes", find: "and h.n > 256", replace: "and h.n > 10000" }],
       shows: ["change not made"]
     }
   }

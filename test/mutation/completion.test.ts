@@ -154,12 +154,35 @@ rule(server, "a lease ends with its attempt", {
       shows: ["lease of a closed attempt"]
     },
     "nobody asks for one": {
-      breaks: [
-        inSuccess(
-          "and not exists (select from awa.leases x where x.batch_id = v_batch and x.member = v_members[1])",
-          ""
-        )
-      ],
+      breaks: [inSuccess("if awa.may_have_leases(p_owner) then", "if false then")],
+      shows: ["lease of a closed attempt"]
+    }
+  }
+})
+
+/** A worker's second attempt shows a sign of life, after its first had ended without one. */
+rule(server, "who has found no leases looks again when there may be some", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await enqueue(session, 2)
+    const attempts = await claim(session)
+    await complete(session, attempts.slice(0, 1))
+    await heartbeat(await world.session(), attempts.slice(1))
+    await complete(session, attempts.slice(1))
+    const [left] = await session.query<{ leases: number }>("select count(*)::int as leases from awa.leases")
+    return left?.leases === 0 ? [] : ["lease of a closed attempt"]
+  },
+  mutants: {
+    "it never does": {
+      breaks: [{ within: "awa.heartbeat", find: "perform nextval('awa.lease_marks');", replace: "" }],
+      shows: ["lease of a closed attempt"]
+    },
+    "what was found once is believed": {
+      breaks: [{
+        within: "awa.may_have_leases",
+        find: "if starts_with(v_note, v_mark) then",
+        replace: "if v_note is not null then"
+      }],
       shows: ["lease of a closed attempt"]
     }
   }

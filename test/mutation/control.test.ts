@@ -6,13 +6,17 @@ import type { Session, World } from "./support/world.js"
 
 const server = sharedServer()
 
-/** In both statements of a claim, the short one and the long one. */
-const inClaim = (find: string, replace: string): Patch => ({ within: "awa.claim", find, replace, times: 2 })
+/** When a claim has its snapshot. */
+const afterSnapshot: Patch = {
+  within: "awa.lane_ahead",
+  find: "seen := pg_current_snapshot();",
+  replace: "seen := test_gate.pass(pg_current_snapshot());"
+}
 
 /** A session that has claimed before, so that its claim is one statement. */
 const claimerOf = async (world: World): Promise<Session> => {
   const claimer = await world.gatedSession()
-  await claimer.query("select set_config('awa.slots', awa.active_slots()::text, false)")
+  await claimer.query("select awa.note_slot_ranges()")
   return claimer
 }
 
@@ -47,7 +51,7 @@ const pausedDuringClaim = async (world: World): Promise<ReadonlyArray<Finding>> 
 }
 
 rule(server, "when a pause has returned, no claim slips through", {
-  gates: [inClaim("select pg_current_snapshot() as s,", "select test_gate.pass(pg_current_snapshot()) as s,")],
+  gates: [afterSnapshot],
   scenario: pausedDuringClaim,
   mutants: {
     "it does not wait for the lanes": {
@@ -59,7 +63,11 @@ rule(server, "when a pause has returned, no claim slips through", {
       shows: ["claimed while paused"]
     },
     "claims do not look": {
-      breaks: [inClaim("where not awa.is_paused(p_queue)", "")],
+      breaks: [{
+        within: "awa.lane_ahead",
+        find: "if not is_current or awa.is_paused(p_queue) then",
+        replace: "if not is_current then"
+      }],
       shows: ["claimed while paused"]
     }
   }
@@ -86,10 +94,14 @@ rule(server, "a claim decides about the pause when it holds the lane", {
       breaks: [
         {
           within: "awa.claim",
-          find: "v_current boolean;",
-          replace: "v_current boolean; v_paused constant boolean := awa.is_paused(p_queue);"
+          find: "v_expecting boolean := false;",
+          replace: "v_expecting boolean := false; v_paused constant boolean := awa.is_paused(p_queue);"
         },
-        inClaim("where not awa.is_paused(p_queue)", "where not v_paused")
+        {
+          within: "awa.claim",
+          find: "v_ahead := awa.lane_ahead(p_queue,",
+          replace: "v_ahead := awa.lane_ahead(case when v_paused then p_queue else '' end,"
+        }
       ],
       shows: ["claimed while paused"]
     }
@@ -121,7 +133,7 @@ const pausedWithNewLane = async (world: World): Promise<ReadonlyArray<Finding>> 
 }
 
 rule(server, "nor one that takes from a lane the pause did not know", {
-  gates: [inClaim("select pg_current_snapshot() as s,", "select test_gate.pass(pg_current_snapshot()) as s,")],
+  gates: [afterSnapshot],
   scenario: pausedWithNewLane,
   mutants: {
     "nobody looks for new lanes": {
@@ -223,7 +235,7 @@ rule(server, "jobs of a paused queue stay where they are, the others are promote
 
 /** A claim takes jobs while somebody empties the queue. */
 rule(server, "what a claim takes while its queue is drained is not cancelled", {
-  gates: [inClaim("select pg_current_snapshot() as s,", "select test_gate.pass(pg_current_snapshot()) as s,")],
+  gates: [afterSnapshot],
   scenario: async (world) => {
     const session = await world.session()
     const claimer = await claimerOf(world)

@@ -61,7 +61,11 @@ rule(server, "ids from xmax up to the claim's own are pending", {
       shows: ["job lost"]
     },
     "none is, where a claim is short": {
-      breaks: [{ within: "awa.claim", find: "nullif(p.xids, '{}'),", replace: "null::xid8[]," }],
+      breaks: [{
+        within: "awa.claim",
+        find: "v_pending_xids := nullif(",
+        replace: "v_pending_xids := nullif('{}'::xid8[], '{}'); perform ("
+      }],
       shows: ["job lost"]
     }
   }
@@ -70,8 +74,8 @@ rule(server, "ids from xmax up to the claim's own are pending", {
 rule(server, "the pending list belongs to the snapshot that was searched", {
   gates: [{
     within: "awa.pending_xids",
-    find: "if v_own - v_xmax > ",
-    replace: "perform test_gate.pass(); if v_own - v_xmax > "
+    find: "if pg_snapshot_xmin(p_snapshot) = p_own then",
+    replace: "perform test_gate.pass(); if pg_snapshot_xmin(p_snapshot) = p_own then"
   }],
   scenario: async (world) => {
     const ledger = new Ledger()
@@ -173,14 +177,14 @@ rule(server, "a transaction stays pending from the last position taken from it",
   mutants: {
     "from the last position taken at all": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "greatest(f.after, t.last) as after",
         replace: "coalesce(t.last, f.after) as after"
       }],
       shows: ["job doubled"]
     },
     "from the beginning": {
-      breaks: [{ within: "awa.claim", find: "greatest(f.after, t.last) as after", replace: "f.after as after" }],
+      breaks: [{ within: "awa.claim_lanes", find: "greatest(f.after, t.last) as after", replace: "f.after as after" }],
       shows: ["job doubled"]
     }
   }
@@ -202,7 +206,7 @@ rule(server, "a transaction stays pending until all its jobs are taken", {
   mutants: {
     "it is dropped": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "where l.n >= p_limit or l.n > coalesce(t.n, 0)",
         replace: "where false"
       }],
@@ -210,7 +214,7 @@ rule(server, "a transaction stays pending until all its jobs are taken", {
     },
     "it is dropped when everything found was taken": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "where l.n >= p_limit or l.n > coalesce",
         replace: "where l.n > coalesce"
       }],
@@ -236,7 +240,7 @@ rule(server, "a transaction stays pending when another lane used up the limit", 
   mutants: {
     "it is dropped when the lane's own search was not cut off": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "where l.n >= p_limit or l.n > coalesce(t.n, 0)",
         replace: "where l.n > p_limit"
       }],
@@ -287,11 +291,9 @@ rule(server, "a short claim takes nothing while something is late", {
   mutants: {
     "it takes what is new": {
       breaks: [{
-        within: "awa.claim",
-        find: `and (f.n = 0 or not exists (
-          select from awa.late_entries(v_slots, v_lanes[1], c.cursor_pos, f.xids, f.afters, 1)
-        )) as is_plain`,
-        replace: "as is_plain"
+        within: "awa.lane_ahead",
+        find: "or v_xids is not null and exists (",
+        replace: "or false and exists ("
       }],
       shows: ["job lost"]
     }
@@ -313,7 +315,7 @@ rule(server, "the cursor of a lane never falls", {
   mutants: {
     "late jobs put it back": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "greatest( l.cursor_pos, (select max(o.hi)",
         replace: "greatest( 0, (select max(o.hi)"
       }],
@@ -345,7 +347,7 @@ rule(server, "a cursor that has only learned keeps what is pending", {
   mutants: {
     "it forgets": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "nullif(p.xids || coalesce(k.xids, '{}'), '{}') as pending_xids",
         replace: "case when b.n > 0 then p.xids end as pending_xids"
       }],
@@ -378,7 +380,7 @@ rule(server, "one claim of a lane at a time", {
     "no lane lock": {
       breaks: [{
         within: "awa.claim",
-        find: "perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);",
+        find: "perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_lane));",
         replace: "null;"
       }],
       shows: ["job doubled"]
@@ -419,7 +421,7 @@ rule(server, "a claim takes the first jobs of each lane", {
   mutants: {
     "the oldest jobs": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "window o as (order by w.key, w.pos)",
         replace: "window o as (order by w.body::jsonb -> 5)"
       }],

@@ -43,7 +43,7 @@ rule(server, "ageing takes the first jobs of each lane", {
   mutants: {
     "the jobs that count least": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "window o as (order by w.key, w.pos)",
         replace: "window o as (order by awa.aged_priority(w.priority, w.since, p_now, p_aging_ms), w.pos)"
       }],
@@ -76,7 +76,7 @@ rule(server, "ageing takes the first late jobs of each lane", {
   mutants: {
     "the jobs that count least": {
       breaks: [{
-        within: "awa.claim",
+        within: "awa.claim_lanes",
         find: "window o as (order by w.key, w.pos)",
         replace: "window o as (order by awa.aged_priority(w.priority, w.since, p_now, p_aging_ms), w.pos)"
       }],

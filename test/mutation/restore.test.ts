@@ -42,8 +42,11 @@ rule(server, "a pending transaction starts at the floor of the epoch", {
   mutants: {
     "it starts at the first position": {
       breaks: [
-        { within: "awa.claim", find: "array_fill(p.floor_pos,", replace: "array_fill(0::bigint," },
-        { within: "awa.claim", find: "array_fill(snapshot.floor_pos,", replace: "array_fill(0::bigint," }
+        {
+          within: "awa.claim",
+          find: "(select e.floor_pos from awa.epochs e order by e.epoch desc limit 1), array[",
+          replace: "0::bigint, array["
+        }
       ],
       shows: ["job doubled"]
     }
@@ -124,7 +127,7 @@ const openNextSlot = async (session: Session): Promise<void> => {
   await session.query("select setval('awa.ready_slot', 1)")
 }
 
-const guard = "if v_last_pos < v_cursor or v_first_batch <= v_newest then"
+const guard = "if v_last_pos < p_cursor or p_batch <= p_newest then"
 
 rule(server, "positions are never behind a cursor", {
   scenario: async (world) => {
@@ -140,7 +143,7 @@ rule(server, "positions are never behind a cursor", {
   },
   mutants: {
     "no guard": {
-      breaks: [{ within: "awa.claim", find: guard, replace: "if v_first_batch <= v_newest then" }],
+      breaks: [{ within: "awa.assert_sequences", find: guard, replace: "if p_batch <= p_newest then" }],
       shows: ["job lost"]
     }
   }
@@ -158,7 +161,7 @@ rule(server, "batch numbers are never behind the newest of the lane", {
   },
   mutants: {
     "no guard": {
-      breaks: [{ within: "awa.claim", find: guard, replace: "if v_last_pos < v_cursor then" }],
+      breaks: [{ within: "awa.assert_sequences", find: guard, replace: "if v_last_pos < p_cursor then" }],
       shows: ["job doubled", "job lost"]
     }
   }

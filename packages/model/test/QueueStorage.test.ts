@@ -30,12 +30,15 @@ describe("the engine at its start", () => {
       assert.include(error.message, "cluster 42")
     }))
 
-  it.effect("refuses a sequence that caches values", () =>
-    Effect.gen(function*() {
-      const error = yield* startsWith("alter sequence awa.pos_seq cache 10")
-      assert.strictEqual(error._tag, "StorageInconsistent")
-      assert.include(error.message, "awa.pos_seq")
-    }))
+  it.effect.each(["pos_seq", "batch_seq", "lease_marks", "shard_changes"])(
+    "refuses a sequence that caches values: %s",
+    (sequence) =>
+      Effect.gen(function*() {
+        const error = yield* startsWith(`alter sequence awa.${sequence} cache 10`)
+        assert.strictEqual(error._tag, "StorageInconsistent")
+        assert.include(error.message, `awa.${sequence}`)
+      })
+  )
 
   it.effect("refuses a sequence that is behind the data", () =>
     Effect.gen(function*() {
@@ -147,5 +150,31 @@ describe("what plain SQL may enqueue", () => {
         durability: "async"
       })
       assert.deepStrictEqual(claimed.map(({ args }) => args), [1])
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
+describe("the slots a claim looks at", () => {
+  it.effect("are two ranges with as few others in them as can be", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      const [row] = yield* sql<{ sets: number; missed: number; wasteful: number }>`
+        with subset as materialized (
+          select array(select i::smallint from generate_series(0, 9) i where n >> i & 1 = 1 order by i) as slots
+          from generate_series(1, 1023) n
+        ),
+        ranged as materialized (
+          select s.slots, awa.ranges_of(s.slots) as ranges,
+            (
+              select min(s.slots[g] - s.slots[1] + s.slots[cardinality(s.slots)] - s.slots[least(g + 1, cardinality(s.slots))])
+              from generate_series(1, cardinality(s.slots)) g
+            ) as least
+          from subset s
+        )
+        select
+          count(*)::int as sets,
+          (count(*) filter (where exists (select from unnest(slots) t where not awa.is_within(t, ranges))))::int as missed,
+          (count(*) filter (where ranges[2] - ranges[1] + ranges[4] - ranges[3] > least))::int as wasteful
+        from ranged`
+      assert.deepStrictEqual(row, { sets: 1023, missed: 0, wasteful: 0 })
     }).pipe(Effect.provide(MigratedLive())))
 })

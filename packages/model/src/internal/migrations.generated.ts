@@ -251,6 +251,10 @@ create table awa.leases (
   entry jsonb
 ) partition by list (lease_slot);
 
+-- Counts the times when leases may have been added, under the locks of their owners: see awa.may_have_leases.
+create sequence awa.lease_marks;
+select nextval('awa.lease_marks');
+
 do $$
 declare
   v_queue_slots constant integer := (select value from awa.storage_config where name = 'queue_slots');
@@ -387,16 +391,46 @@ as $$
     & 9223372036854775807
 $$;
 
--- Where claims look, ascending. What changes this list commits before any row that it is about.
-create function awa.active_slots() returns smallint[]
+-- Where claims look. What changes this list commits before any row that it is about.
+create view awa.active_slots as
+select s.slot from awa.slots s where s.ring <> 'lease' and s.drained_at is null
+union all
+select s.slot from awa.slot_strays s;
+
+create index slots_active on awa.slots (slot) where ring <> 'lease' and drained_at is null;
+
+-- Ascending slots as two ranges, {first, last, first, last}: what PostgreSQL prunes partitions by at the least cost. They
+-- part at the widest gap, for the ring goes round. A slot too many does no harm.
+create function awa.ranges_of(p_slots smallint[]) returns smallint[]
+language sql immutable parallel safe
+as $$
+  select array[p_slots[1], p_slots[g.i], p_slots[least(g.i + 1, cardinality(p_slots))], p_slots[cardinality(p_slots)]]
+  from generate_series(1, cardinality(p_slots)) g(i)
+  order by p_slots[g.i + 1] - p_slots[g.i] desc nulls last, g.i limit 1
+$$;
+
+create function awa.slot_ranges() returns smallint[]
 language sql stable
 as $$
-  select array(
-    select s.slot from awa.slots s where s.ring <> 'lease' and s.drained_at is null
-    union
-    select s.slot from awa.slot_strays s
-    order by 1
-  )
+  select awa.ranges_of(array(select distinct a.slot from awa.active_slots a order by a.slot))
+$$;
+
+-- Inlined, so that it prunes.
+create function awa.is_within(p_slot smallint, p_ranges smallint[]) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_slot between p_ranges[1] and p_ranges[2] or p_slot between p_ranges[3] and p_ranges[4]
+$$;
+
+-- Whether ranges that were read earlier still hold all active slots.
+create function awa.covers_slots(p_ranges smallint[]) returns boolean
+language plpgsql stable
+as $$
+begin
+  return p_ranges is not null and not exists (
+    select from awa.active_slots a where not awa.is_within(a.slot, p_ranges)
+  );
+end
 $$;
 
 create function awa.ready_slot() returns smallint
@@ -485,8 +519,12 @@ as $$
     c.system_identifier,
     e.system_identifier,
     (
-      select min(s.seqrelid::regclass::text) from pg_sequence s
-      where s.seqrelid in ('awa.pos_seq'::regclass, 'awa.batch_seq'::regclass) and s.seqcache <> 1
+      -- Any of them: what one has handed out, or how far it counted, is read by other sessions.
+      select min(s.seqrelid::regclass::text)
+      from pg_sequence s
+      join pg_class c on c.oid = s.seqrelid
+      join pg_class l on l.relnamespace = c.relnamespace
+      where l.oid = 'awa.lanes'::regclass and s.seqcache <> 1
     )
   from pg_control_system() c, (select * from awa.epochs order by epoch desc limit 1) e
 $$;
@@ -1003,6 +1041,9 @@ declare
   v_xmax constant bigint := pg_snapshot_xmax(p_snapshot)::text::bigint;
   v_own constant bigint := p_own::text::bigint;
 begin
+  if pg_snapshot_xmin(p_snapshot) = p_own then
+    return '{}'; -- nobody else runs
+  end if;
   -- One import with thousands of subtransactions would put them all into the cursor. Its xids move xmax when they end.
   if v_own - v_xmax > 256 then
     raise exception using
@@ -1029,7 +1070,7 @@ as $$
   end
 $$;
 
--- What a claim tells of a job. Joined with \`||\`: concat() measures every part anew, which took half of a claim's time.
+-- What a claim tells of a job. Formatted as a whole: joined part by part, it took a sixth longer.
 create function awa.claimed_body(
   p_job_id bigint,
   p_run_lease bigint,
@@ -1043,11 +1084,12 @@ create function awa.claimed_body(
 ) returns text
 language sql stable
 as $$
-  select '["' || p_job_id::text || '","' || (p_run_lease + 1)::text || '",' || to_json(p_kind)::text
-    || ',' || (p_attempt + 1)::text || ',' || p_max_attempts::text
-    || ',' || (date_part('epoch', p_run_at) * 1000)::bigint::text
-    || ',' || (date_part('epoch', p_created_at) * 1000)::bigint::text
-    || ',' || p_args::text || ',' || coalesce(p_envelope::text, 'null') || ']'
+  select format(
+    '["%s","%s",%s,%s,%s,%s,%s,%s,%s]',
+    p_job_id, p_run_lease + 1, to_json(p_kind), p_attempt + 1, p_max_attempts,
+    (date_part('epoch', p_run_at) * 1000)::bigint, (date_part('epoch', p_created_at) * 1000)::bigint,
+    p_args, coalesce(p_envelope::text, 'null')
+  )
 $$;
 
 -- Whether a lane's cursor has consumed a row. Decides whether a row still waits, wherever that is asked: for an answer
@@ -1080,7 +1122,7 @@ end
 $$;
 
 -- The first rows of a lane with tombstones, by position, beyond its cursor.
-create function awa.live_entries(p_slots smallint[], p_lane_id bigint, p_cursor_pos bigint, p_limit integer)
+create function awa.live_entries(p_ranges smallint[], p_lane_id bigint, p_cursor_pos bigint, p_limit integer)
 returns setof awa.ready_entries
 language plpgsql stable
 as $$
@@ -1094,14 +1136,14 @@ begin
     where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
     limit 1
   ) t on true
-  where r.slot = any (p_slots) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null
+  where awa.is_within(r.slot, p_ranges) and r.lane_id = p_lane_id and r.pos > p_cursor_pos and t.is_dead is null
   order by r.pos limit p_limit;
 end
 $$;
 
 -- How many tombstones a claim finds before the first row it could take, and the last of them beyond the cursor.
 create function awa.tombstoned_head(
-  p_slots smallint[],
+  p_ranges smallint[],
   p_lane_id bigint,
   p_cursor_pos bigint,
   p_xids xid8[],
@@ -1112,16 +1154,18 @@ create function awa.tombstoned_head(
 language plpgsql stable
 as $$
 declare
-  v_first constant bigint := (select r.pos from awa.live_entries(p_slots, p_lane_id, p_cursor_pos, 1) r);
+  v_first constant bigint := (select r.pos from awa.live_entries(p_ranges, p_lane_id, p_cursor_pos, 1) r);
 begin
   select count(*), max(t.pos) into tombstoned_head.n, tombstoned_head.last_pos
   from awa.tombstones t
-  where t.slot = any (p_slots) and t.lane_id = p_lane_id and t.pos > p_cursor_pos and (v_first is null or t.pos < v_first);
+  where awa.is_within(t.slot, p_ranges) and t.lane_id = p_lane_id and t.pos > p_cursor_pos
+    and (v_first is null or t.pos < v_first);
   tombstoned_head.n := tombstoned_head.n + (
     select count(*)
     from unnest(p_xids, p_afters) f(xid, after)
     join awa.ready_entries r
-      on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+      on awa.is_within(r.slot, p_ranges)
+        and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
     join awa.tombstones t on t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
   );
 end
@@ -1129,7 +1173,7 @@ $$;
 
 -- \`late_entries\` of a lane with tombstones.
 create function awa.live_late_entries(
-  p_slots smallint[],
+  p_ranges smallint[],
   p_lane_id bigint,
   p_cursor_pos bigint,
   p_xids xid8[],
@@ -1143,7 +1187,8 @@ begin
   select r.*
   from unnest(p_xids, p_afters) f(xid, after)
   join awa.ready_entries r
-    on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+    on awa.is_within(r.slot, p_ranges)
+      and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
   where not exists (
     select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
   )
@@ -1153,13 +1198,13 @@ $$;
 
 -- The first rows of a lane, by position, that ended transactions own at positions its cursor has passed.
 create function awa.late_entries(
-  p_slots smallint[], p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer
+  p_ranges smallint[], p_lane_id bigint, p_cursor_pos bigint, p_xids xid8[], p_afters bigint[], p_limit integer
 ) returns setof awa.ready_entries
 language plpgsql stable
 as $$
 begin
   if exists (select from awa.tombstoned_lanes k where k.lane_id = p_lane_id) then
-    return query select * from awa.live_late_entries(p_slots, p_lane_id, p_cursor_pos, p_xids, p_afters, p_limit);
+    return query select * from awa.live_late_entries(p_ranges, p_lane_id, p_cursor_pos, p_xids, p_afters, p_limit);
     return;
   end if;
   return query
@@ -1168,7 +1213,7 @@ begin
   cross join lateral (
     select r.*
     from awa.ready_entries r
-    where r.slot = any (p_slots)
+    where awa.is_within(r.slot, p_ranges)
       and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
     order by r.pos limit p_limit
   ) r
@@ -1199,205 +1244,170 @@ begin
 end
 $$;
 
--- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order. For every
--- p_aging_ms that a job has waited its number counts one less, down to 1; null or 0: it does not. Of a queue with several
--- shards it takes only the lanes it gets without waiting for another claim; a row without jobs says that others were
--- quicker: claim again.
--- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
--- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
--- just one batch; and one array per member, in the order of their numbers:
---   [job id, run lease, kind, attempt, max attempts, run_at, created_at, payload, envelope]
--- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts. A member whose job
--- was to be cancelled, and now is, is null.
-create function awa.claim(
+-- A session keeps the ranges of its last claim: they change seldom.
+create function awa.note_slot_ranges() returns smallint[]
+language plpgsql
+as $$
+declare
+  v_ranges constant smallint[] := awa.slot_ranges();
+begin
+  perform set_config('awa.slot_ranges', v_ranges::text, false);
+  return v_ranges;
+end
+$$;
+
+-- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
+-- newest would leave the old cursor in force.
+create function awa.assert_sequences(p_cursor bigint, p_newest bigint, p_batch bigint) returns void
+language plpgsql
+as $$
+declare
+  v_last_pos constant bigint := coalesce(pg_sequence_last_value('awa.pos_seq'), 0);
+begin
+  if v_last_pos < p_cursor or p_batch <= p_newest then
+    raise exception using
+      errcode = 'AW005',
+      message = format('sequences are behind the data: position %s, cursor %s; batch %s, newest %s',
+        v_last_pos, p_cursor, p_batch, p_newest),
+      hint = 'The data was restored without its sequences. Adopt it before working on it.';
+  end if;
+end
+$$;
+
+-- Positions as a batch stores them, relative to the first.
+create function awa.offsets_of(p_positions bigint[]) returns integer[]
+language plpgsql immutable
+as $$
+begin
+  if cardinality(p_positions) = 1 then
+    return '{0}';
+  end if;
+  return array(select (p - p_positions[1])::integer from unnest(p_positions) p);
+end
+$$;
+
+-- What lies ahead of a lane's cursor. Stable, so that all its statements read one snapshot, that of the statement which
+-- calls it: \`seen\`. is_current: whether the ranges hold all slots of that snapshot, or else nothing was looked at.
+-- is_plain: whether that is all there is to know, as nearly always: the next rows are in one slot, and none of them is
+-- late, dead or large.
+create function awa.lane_ahead(
   p_queue text,
+  p_lane_id bigint,
+  p_ranges smallint[],
+  p_limit integer,
+  out seen pg_snapshot,
+  out is_current boolean,
+  out is_plain boolean,
+  out cursor_pos bigint,
+  out newest_batch bigint,
+  out slot smallint,
+  out positions bigint[],
+  out bodies text
+)
+language plpgsql stable
+as $$
+declare
+  v_last_tombstone bigint;
+  v_pending_xids xid8[];
+  v_pending_after bigint[];
+  -- Of them, those that have ended since.
+  v_xids xid8[];
+  v_afters bigint[];
+begin
+  seen := pg_current_snapshot();
+  is_plain := true;
+  is_current := awa.covers_slots(p_ranges);
+  if not is_current or awa.is_paused(p_queue) then
+    return;
+  end if;
+
+  select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
+  into lane_ahead.newest_batch, lane_ahead.cursor_pos, v_pending_xids, v_pending_after
+  from awa.claim_batches b
+  where awa.is_within(b.slot, p_ranges)
+    and b.lane_id = p_lane_id and b.cursor_pos is not null
+  order by b.batch_id desc limit 1;
+  lane_ahead.cursor_pos := coalesce(lane_ahead.cursor_pos, 0);
+  select k.last_pos into v_last_tombstone from awa.tombstoned_lanes k where k.lane_id = p_lane_id;
+  if v_pending_xids is not null then
+    select array_agg(p.xid), array_agg(p.after) into v_xids, v_afters
+    from unnest(v_pending_xids, v_pending_after) p(xid, after)
+    where pg_visible_in_snapshot(p.xid, seen);
+  end if;
+  if v_last_tombstone > lane_ahead.cursor_pos
+    or v_xids is not null and exists (
+      select from awa.late_entries(p_ranges, p_lane_id, lane_ahead.cursor_pos, v_xids, v_afters, 1)
+    )
+  then
+    is_plain := false;
+    return;
+  end if;
+
+  select
+    array_agg(r.pos), string_agg(r.body, ','), min(r.slot),
+    min(r.slot) = max(r.slot) and count(r.body) = count(*) and max(r.pos) - min(r.pos) < 2147483647
+  into lane_ahead.positions, lane_ahead.bodies, lane_ahead.slot, is_plain
+  from (
+    -- In the order of positions, which the aggregates keep.
+    select r.pos, r.slot,
+      case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= least(33554432 / greatest(p_limit, 1), 65536) then
+        awa.claimed_body(
+          r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
+        )
+      end as body
+    from (
+      select r.*
+      from awa.ready_entries r
+      where awa.is_within(r.slot, p_ranges)
+        and r.lane_id = p_lane_id and r.pos > lane_ahead.cursor_pos
+      order by r.pos limit p_limit
+    ) r
+    offset 0 -- or each body is built for each aggregate
+  ) r;
+  if lane_ahead.positions is null then
+    -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
+    is_plain := v_xids is null or cardinality(v_xids) < 16 and v_last_tombstone is null;
+  end if;
+end
+$$;
+
+-- A claim of whatever there is, for which the caller holds the locks of the lanes: of several lanes, of jobs that are
+-- late, dead or large.
+create function awa.claim_lanes(
+  p_queue text,
+  p_lanes bigint[],
   p_limit integer,
   p_owner uuid,
   p_nonce bigint,
   p_deadline_ms bigint,
-  p_async boolean,
   p_now timestamptz,
-  p_aging_ms bigint default null,
+  p_aging_ms bigint,
   out jobs text,
   out claimed_at timestamptz,
   out deadline_at timestamptz
-) returns setof record
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
+)
+language plpgsql
 as $$
 declare
-  -- What the last claim of this session found.
-  v_slots smallint[] := nullif(current_setting('awa.slots', true), '');
-  v_current boolean;
-  -- Whether the short statement may do.
-  v_plain boolean;
-  v_lanes bigint[];
-  v_lock_keys integer[];
-  v_priority smallint; -- of the lane, where it is one
-  v_sharded boolean;
-  v_expecting boolean := false;
+  v_ranges smallint[] := awa.note_slot_ranges();
   -- Who waits since then has waited one, two, three intervals.
-  v_interval interval;
-  v_one timestamptz := '-infinity';
-  v_two timestamptz := '-infinity';
-  v_three timestamptz := '-infinity';
-  v_last_pos bigint;
+  v_interval constant interval := case when p_aging_ms > 0 then p_aging_ms * interval '1 millisecond' end;
+  v_one constant timestamptz := coalesce(coalesce(p_now, statement_timestamp()) - v_interval, '-infinity');
+  v_two constant timestamptz := coalesce(v_one - v_interval, '-infinity');
+  v_three constant timestamptz := coalesce(v_two - v_interval, '-infinity');
+  v_current boolean;
   v_cursor bigint;
   v_newest bigint;
   v_first_batch bigint;
 begin
-  if p_limit is null or p_limit not between 0 and 32767 then
-    raise exception using errcode = '22023', message = 'limit: must be 0 to 32767';
-  end if;
-  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
-  -- committed.
-  perform awa.assert_read_committed();
-  if pg_current_xact_id_if_assigned() is not null then
-    raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';
-  end if;
-  if p_async then
-    -- A claim lost in a crash is only a redelivery, and the flush of a completion carries the claim's WAL with it. Local
-    -- to the transaction: a session setting would leak, a SET clause would end before the commit.
-    perform set_config('synchronous_commit', 'off', true);
-  end if;
-
-  if p_aging_ms > 0 then
-    v_interval := p_aging_ms * interval '1 millisecond';
-    v_one := coalesce(p_now, statement_timestamp()) - v_interval;
-    v_two := v_one - v_interval;
-    v_three := v_two - v_interval;
-  end if;
-
-  select
-    array_agg(l.lane_id), array_agg(distinct awa.lane_lock_key(l.lane_id) order by awa.lane_lock_key(l.lane_id)),
-    min(l.priority), max(l.shard) > 0
-  into v_lanes, v_lock_keys, v_priority, v_sharded
-  from (select distinct lane_id, priority, shard from awa.lanes where queue = p_queue) l;
-  if v_sharded then
-    v_lock_keys := '{}';
-    select k.lanes, k.expecting into v_lanes, v_expecting
-    from awa.lock_lanes(p_queue, p_limit, p_nonce, p_now, p_aging_ms) k;
-    v_priority := (select l.priority from awa.lanes l where l.lane_id = v_lanes[1] limit 1);
-  end if;
-  if v_lanes is null then
-    return;
-  end if;
-  -- Ascending, like everybody who takes several. Released after the commit is visible.
-  for i in 1..cardinality(v_lock_keys) loop
-    perform pg_advisory_xact_lock(awa.lock_class('lane'), v_lock_keys[i]);
-  end loop;
-
-  v_plain := cardinality(v_lanes) = 1;
   loop
     -- One statement, one snapshot. The slots are known before it, so that only theirs are set up, and the snapshot must
-    -- agree: a row in a slot that is not listed would be passed over. PostgreSQL prunes by single values and by a range,
-    -- not by an array; a slot too many does no harm.
-    if v_plain then
-      -- Nearly every claim: one lane, whose next rows are in one slot, and none of them is late, dead or large. What finds
-      -- anything else writes nothing and leaves it to the statement below.
-      with snapshot as materialized (
-        select
-          pg_current_snapshot() as s,
-          (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos,
-          awa.active_slots() is not distinct from v_slots as is_current
-      ),
-      lane as materialized (
-        select
-          coalesce(c.cursor_pos, 0) as cursor_pos, c.batch_id, f.n as finished, k.last_pos as last_tombstone,
-          not coalesce(k.last_pos > c.cursor_pos, k.last_pos is not null)
-            and (f.n = 0 or not exists (
-              select from awa.late_entries(v_slots, v_lanes[1], c.cursor_pos, f.xids, f.afters, 1)
-            )) as is_plain
-        from (select v_lanes[1] as lane_id) l
-        left join lateral (
-          select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
-          from awa.claim_batches b
-          where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
-            or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
-          order by b.batch_id desc limit 1
-        ) c on true
-        left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
-        cross join lateral (
-          select count(*) as n, array_agg(p.xid) as xids, array_agg(p.after) as afters
-          from unnest(c.pending_xids, c.pending_after) p(xid, after), snapshot
-          where pg_visible_in_snapshot(p.xid, snapshot.s)
-        ) f
-        where not awa.is_paused(p_queue)
-      ),
-      taken as materialized (
-        select
-          count(*) as n, min(r.pos) as lo, max(r.pos) as hi, min(r.slot) as slot, array_agg(r.pos) as positions,
-          string_agg(r.body, ',') as bodies,
-          count(*) = count(r.body) and min(r.slot) is not distinct from max(r.slot)
-            and coalesce(max(r.pos) - min(r.pos) < 2147483647, true) as is_plain
-        from (
-          -- In the order of positions, which the aggregates keep.
-          select r.pos, r.slot,
-            case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= least(33554432 / greatest(p_limit, 1), 65536) then
-              awa.claimed_body(
-                r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
-              )
-            end as body
-          from lane l
-          cross join lateral (
-            select r.*
-            from awa.ready_entries r
-            where l.is_plain and (r.slot in (v_slots[1], v_slots[2], v_slots[3])
-              or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = v_lanes[1] and r.pos > l.cursor_pos
-            order by r.pos limit p_limit
-          ) r
-        ) r
-      ),
-      own as materialized (
-        -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
-        select pg_current_xact_id() as xid, coalesce(p_now, clock_timestamp()) as at, nextval('awa.batch_seq') as batch_id
-        from lane l, taken t, snapshot
-        where l.is_plain and t.is_plain and t.n > 0 and snapshot.is_current
-      ),
-      inserted as (
-        insert into awa.claim_batches (
-          slot, batch_id, nonce, lane_id, owner, claimed_at, deadline_at, n, lo, hi, offsets,
-          cursor_pos, pending_xids, pending_after
-        )
-        select
-          t.slot, o.batch_id, p_nonce, v_lanes[1], p_owner, o.at, o.at + p_deadline_ms * interval '1 millisecond', t.n,
-          t.lo, t.hi, array(select (p - t.lo)::integer from unnest(t.positions) p),
-          t.hi, nullif(p.xids, '{}'), nullif(array_fill(snapshot.floor_pos, array[cardinality(p.xids)]), '{}')
-        from own o, taken t, snapshot, lateral (select awa.pending_xids(snapshot.s, o.xid) as xids) p
-      )
-      select
-        '[[' || t.slot::text || ',"' || o.batch_id::text || '",' || v_priority::text || ',[' || t.bodies || '],null]]',
-        o.at,
-        o.at + p_deadline_ms * interval '1 millisecond',
-        l.cursor_pos,
-        l.batch_id,
-        o.batch_id,
-        coalesce(pg_sequence_last_value('awa.pos_seq'), 0),
-        snapshot.is_current,
-        -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
-        l.is_plain is null
-          or l.is_plain and t.is_plain and (t.n > 0 or l.finished = 0 or l.finished < 16 and l.last_tombstone is null)
-      from snapshot
-      left join lane l on true
-      cross join taken t
-      left join own o on true
-      into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current, v_plain;
-      exit when v_current and v_plain;
-      if not v_current then
-        v_slots := awa.active_slots();
-        perform set_config('awa.slots', v_slots::text, false);
-        continue;
-      end if;
-    end if;
-
+    -- agree: a row in a slot that is not listed would be passed over.
     with snapshot as materialized (
       select
         pg_current_snapshot() as s,
         (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1) as floor_pos,
-        awa.active_slots() is not distinct from v_slots as is_current
+        awa.covers_slots(v_ranges) as is_current
     ),
     lane as materialized (
       select
@@ -1406,12 +1416,11 @@ begin
         exists (
           select from awa.tombstoned_lanes k where k.lane_id = l.lane_id and k.last_pos > coalesce(c.cursor_pos, 0)
         ) as is_tombstoned
-      from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (v_lanes)) l
+      from (select distinct on (lane_id) lane_id, priority from awa.lanes where lane_id = any (p_lanes)) l
       left join lateral (
         select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
         from awa.claim_batches b
-        where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
-          or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
+        where awa.is_within(b.slot, v_ranges) and b.lane_id = l.lane_id and b.cursor_pos is not null
         order by b.batch_id desc limit 1
       ) c on true
       where not awa.is_paused(p_queue)
@@ -1429,7 +1438,7 @@ begin
         select f.lane_id, f.cursor_pos, array_agg(f.xid) as xids, array_agg(f.after) as afters
         from finished f group by f.lane_id, f.cursor_pos
       ) f
-      cross join lateral awa.late_entries(v_slots, f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
+      cross join lateral awa.late_entries(v_ranges, f.lane_id, f.cursor_pos, f.xids, f.afters, p_limit) r
     ),
     late_found as materialized (
       select l.lane_id, count(l.pos) as n from late l group by l.lane_id
@@ -1454,8 +1463,7 @@ begin
         cross join lateral (
           select r.*
           from awa.ready_entries r
-          where not l.is_tombstoned and (r.slot in (v_slots[1], v_slots[2], v_slots[3])
-            or r.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
+          where not l.is_tombstoned and awa.is_within(r.slot, v_ranges) and r.lane_id = l.lane_id and r.pos > l.cursor_pos
           order by r.pos limit greatest(p_limit - coalesce(f.n, 0), 0)
         ) r
         union all
@@ -1464,7 +1472,7 @@ begin
         from lane l
         left join late_found f on f.lane_id = l.lane_id
         cross join lateral awa.live_entries(
-          v_slots, l.lane_id, l.cursor_pos, greatest(p_limit - coalesce(f.n, 0), 0)::integer
+          v_ranges, l.lane_id, l.cursor_pos, greatest(p_limit - coalesce(f.n, 0), 0)::integer
         ) r
         where l.is_tombstoned
       ) w
@@ -1514,7 +1522,7 @@ begin
       cross join lateral (
         select array_agg(f.xid) as xids, array_agg(f.after) as afters from finished f where f.lane_id = l.lane_id
       ) f
-      cross join lateral awa.tombstoned_head(v_slots, l.lane_id, l.cursor_pos, f.xids, f.afters) h
+      cross join lateral awa.tombstoned_head(v_ranges, l.lane_id, l.cursor_pos, f.xids, f.afters) h
       where (l.is_tombstoned or f.xids is not null and exists (
           select from awa.tombstoned_lanes k where k.lane_id = l.lane_id
         ))
@@ -1627,23 +1635,136 @@ begin
       (select max(l.cursor_pos) from lane l),
       (select max(l.batch_id) from lane l),
       (select min(b.batch_id) from batch b),
-      (select s.last_value from awa.pos_seq s),
       (select s.is_current from snapshot s)
-    into claim.jobs, claim.claimed_at, claim.deadline_at, v_cursor, v_newest, v_first_batch, v_last_pos, v_current;
+    into claim_lanes.jobs, claim_lanes.claimed_at, claim_lanes.deadline_at, v_cursor, v_newest, v_first_batch, v_current;
     exit when v_current;
-    v_slots := awa.active_slots();
-    perform set_config('awa.slots', v_slots::text, false);
+    v_ranges := awa.note_slot_ranges();
   end loop;
+  perform awa.assert_sequences(v_cursor, v_newest, v_first_batch);
+end
+$$;
 
-  -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
-  -- newest would leave the old cursor in force.
-  if v_last_pos < v_cursor or v_first_batch <= v_newest then
-    raise exception using
-      errcode = 'AW005',
-      message = format('sequences are behind the data: position %s, cursor %s; batch %s, newest %s',
-        v_last_pos, v_cursor, v_first_batch, v_newest),
-      hint = 'The data was restored without its sequences. Adopt it before working on it.';
+-- Takes up to p_limit waiting jobs of a queue, the lowest priority number first, each lane in position order. For every
+-- p_aging_ms that a job has waited its number counts one less, down to 1; null or 0: it does not. Of a queue with several
+-- shards it takes only the lanes it gets without waiting for another claim; a row without jobs says that others were
+-- quicker: claim again.
+-- Answers one row, or none when nothing was taken. jobs: a JSON array with one array per batch, [slot, batch id,
+-- priority, members, ranks], where ranks tells the places of the members in the whole claim and is null when there is
+-- just one batch; and one array per member, in the order of their numbers:
+--   [job id, run lease, kind, attempt, max attempts, run_at, created_at, payload, envelope]
+-- where ids are strings, instants are milliseconds since 1970, and the attempt is the one that starts. A member whose job
+-- was to be cancelled, and now is, is null.
+create function awa.claim(
+  p_queue text,
+  p_limit integer,
+  p_owner uuid,
+  p_nonce bigint,
+  p_deadline_ms bigint,
+  p_async boolean,
+  p_now timestamptz,
+  p_aging_ms bigint default null,
+  out jobs text,
+  out claimed_at timestamptz,
+  out deadline_at timestamptz
+) returns setof record
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  v_ranges smallint[] := nullif(current_setting('awa.slot_ranges', true), '');
+  v_lane bigint;
+  v_last_lane bigint;
+  v_priority smallint;
+  v_last_shard smallint;
+  v_lanes bigint[];
+  v_expecting boolean := false;
+  v_ahead record;
+  v_plain boolean := false;
+  v_members integer;
+  v_batch bigint;
+  v_pending_xids xid8[];
+  v_pending_after bigint[];
+begin
+  if p_limit is null or p_limit not between 0 and 32767 then
+    raise exception using errcode = '22023', message = 'limit: must be 0 to 32767';
   end if;
+  -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
+  -- committed.
+  perform awa.assert_read_committed();
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';
+  end if;
+  if p_async then
+    -- A claim lost in a crash is only a redelivery, and the flush of a completion carries the claim's WAL with it. Local
+    -- to the transaction: a session setting would leak, a SET clause would end before the commit.
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+
+  -- Locks are released after the claim is visible.
+  select min(l.lane_id), max(l.lane_id), min(l.priority), max(l.shard)
+  into v_lane, v_last_lane, v_priority, v_last_shard
+  from awa.lanes l where l.queue = p_queue;
+  if v_lane is null then
+    return;
+  elsif v_last_shard > 0 then
+    select k.lanes, k.expecting into v_lanes, v_expecting
+    from awa.lock_lanes(p_queue, p_limit, p_nonce, p_now, p_aging_ms) k;
+    if v_lanes is null then
+      return;
+    end if;
+    v_lane := v_lanes[1];
+    v_priority := (select l.priority from awa.lanes l where l.lane_id = v_lane limit 1);
+  elsif v_lane < v_last_lane then
+    v_lanes := array(select distinct l.lane_id from awa.lanes l where l.queue = p_queue);
+    perform awa.hold_lanes(v_lanes);
+  else
+    v_lanes := array[v_lane];
+    perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_lane));
+  end if;
+
+  if cardinality(v_lanes) = 1 then
+    loop
+      v_ahead := awa.lane_ahead(p_queue, v_lane, v_ranges, p_limit);
+      exit when v_ahead.is_current;
+      v_ranges := awa.note_slot_ranges();
+    end loop;
+    v_plain := v_ahead.is_plain;
+  end if;
+  if not v_plain then
+    select c.jobs, c.claimed_at, c.deadline_at into claim.jobs, claim.claimed_at, claim.deadline_at
+    from awa.claim_lanes(p_queue, v_lanes, p_limit, p_owner, p_nonce, p_deadline_ms, p_now, p_aging_ms) c;
+  elsif v_ahead.positions is not null then
+    -- Soon after the look: the longer it takes from the snapshot to the id, the more ids are pending.
+    v_pending_xids := nullif(awa.pending_xids(v_ahead.seen, pg_current_xact_id()), '{}');
+    if v_pending_xids is not null then
+      v_pending_after := array_fill(
+        (select e.floor_pos from awa.epochs e order by e.epoch desc limit 1), array[cardinality(v_pending_xids)]
+      );
+    end if;
+    -- The instant, too, is taken when the rows are known: no attempt starts before its job was there.
+    claim.claimed_at := coalesce(p_now, clock_timestamp());
+    claim.deadline_at := claim.claimed_at + p_deadline_ms * interval '1 millisecond';
+    v_members := cardinality(v_ahead.positions);
+    v_batch := nextval('awa.batch_seq');
+    insert into awa.claim_batches (
+      slot, batch_id, nonce, lane_id, owner, claimed_at, deadline_at, n, lo, hi, offsets,
+      cursor_pos, pending_xids, pending_after
+    )
+    values (
+      v_ahead.slot, v_batch, p_nonce, v_lane, p_owner, claim.claimed_at, claim.deadline_at, v_members,
+      v_ahead.positions[1], v_ahead.positions[v_members], awa.offsets_of(v_ahead.positions),
+      v_ahead.positions[v_members], v_pending_xids, v_pending_after
+    );
+    claim.jobs := '[[' || v_ahead.slot::text || ',"' || v_batch::text || '",' || v_priority::text
+      || ',[' || v_ahead.bodies || '],null]]';
+    perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch);
+  else
+    perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, null);
+  end if;
+
   if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
     perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
@@ -1661,7 +1782,7 @@ revoke execute on function awa.claim(text, integer, uuid, bigint, bigint, boolea
 
 -- Whether there is something to claim in a lane with tombstones, or so many of them that a claim should pass them.
 create function awa.is_claimable(
-  p_slots smallint[],
+  p_ranges smallint[],
   p_lane_id bigint,
   p_cursor_pos bigint,
   p_pending_xids xid8[],
@@ -1675,9 +1796,9 @@ declare
 begin
   if exists (
     select from awa.tombstones t
-    where t.slot = any (p_slots) and t.lane_id = p_lane_id and t.pos > p_cursor_pos
+    where awa.is_within(t.slot, p_ranges) and t.lane_id = p_lane_id and t.pos > p_cursor_pos
     order by t.pos offset 256
-  ) or exists (select from awa.live_entries(p_slots, p_lane_id, p_cursor_pos, 1)) then
+  ) or exists (select from awa.live_entries(p_ranges, p_lane_id, p_cursor_pos, 1)) then
     return true;
   end if;
   select array_agg(p.xid), array_agg(p.after) into v_xids, v_afters
@@ -1688,9 +1809,10 @@ begin
       select
       from unnest(v_xids, v_afters) f(xid, after)
       join awa.ready_entries r
-        on r.slot = any (p_slots) and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+        on awa.is_within(r.slot, p_ranges)
+          and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
       offset 256
-    ) or exists (select from awa.late_entries(p_slots, p_lane_id, p_cursor_pos, v_xids, v_afters, 1))
+    ) or exists (select from awa.late_entries(p_ranges, p_lane_id, p_cursor_pos, v_xids, v_afters, 1))
   );
 end
 $$;
@@ -1704,7 +1826,7 @@ set enable_seqscan = off
 set jit = off
 as $$
 declare
-  v_slots constant smallint[] := awa.active_slots();
+  v_ranges constant smallint[] := awa.slot_ranges();
 begin
   return query
   select q.queue
@@ -1715,23 +1837,22 @@ begin
     left join lateral (
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
-      where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
-        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)]) and b.lane_id = l.lane_id and b.cursor_pos is not null
+      where awa.is_within(b.slot, v_ranges) and b.lane_id = l.lane_id and b.cursor_pos is not null
       order by b.batch_id desc limit 1
     ) c on true
     left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
     where case
       when k.lane_id is not null
-        then awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+        then awa.is_claimable(v_ranges, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
       else exists (
         select from awa.ready_entries r
-        where r.slot = any (v_slots) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
+        where awa.is_within(r.slot, v_ranges) and r.lane_id = l.lane_id and r.pos > coalesce(c.cursor_pos, 0)
       ) or exists (
         select
         from unnest(c.pending_xids, c.pending_after) p(xid, after)
         where pg_visible_in_snapshot(p.xid, pg_current_snapshot()) and exists (
           select from awa.ready_entries r
-          where r.slot = any (v_slots)
+          where awa.is_within(r.slot, v_ranges)
             and r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
         )
       )
@@ -2003,6 +2124,29 @@ as $$
   cross join lateral (select * from awa.lanes l where l.lane_id = r.lane_id limit 1) l
 $$;
 
+-- Whether an owner whose lock the caller holds may have leases. Most never have: an attempt gets one with its first sign of
+-- life. To look into every partition takes as long as the rest of a completion, so a session notes what it found as the
+-- setting \`awa.leases\`, with the count of before. What was added since has counted, for it was under the same lock; what
+-- went away since does no harm.
+create function awa.may_have_leases(p_owner uuid) returns boolean
+language plpgsql
+as $$
+declare
+  v_mark constant text := concat(
+    'awa.leases'::regclass::oid, ' ', pg_sequence_last_value('awa.lease_marks'), ' ', p_owner, ' '
+  );
+  v_note constant text := current_setting('awa.leases', true);
+  v_found boolean;
+begin
+  if starts_with(v_note, v_mark) then
+    return right(v_note, 1) = 't';
+  end if;
+  v_found := exists (select from awa.leases x where x.owner = p_owner);
+  perform set_config('awa.leases', concat(v_mark, v_found), false);
+  return v_found;
+end
+$$;
+
 -- Closes attempts of p_owners, whose locks the caller holds. A token that does not match a batch of theirs, nonce
 -- included, writes nothing: its closure would count as somebody else's in the slot's next life.
 --
@@ -2027,6 +2171,7 @@ set enable_seqscan = off
 set jit = off
 as $$
 declare
+  v_leases constant boolean := cardinality(p_owners) > 1 or awa.may_have_leases(p_owners[1]);
   v_slot smallint;
   v_rejected jsonb;
   v_accepted bigint[];
@@ -2034,7 +2179,7 @@ declare
   v_successors awa.successor[];
   v_evicted text[];
 begin
-  if exists (select from awa.leases x where x.owner = any (p_owners) and x.entry is not null) then
+  if v_leases and exists (select from awa.leases x where x.owner = any (p_owners) and x.entry is not null) then
     select c.ended, c.successors
     into v_evicted, close_attempts.successors
     from awa.close_evicted(
@@ -2150,7 +2295,7 @@ begin
       close_attempts.successors := close_attempts.successors || v_successors;
     end if;
 
-    if exists (select from awa.leases x where x.owner = any (p_owners)) then
+    if v_leases then
       delete from awa.leases x
       where x.batch_id = any (v_batches) and x.entry is null
         and exists (
@@ -2176,6 +2321,11 @@ declare
 begin
   select c.slot, c.batch, c.nonce, c.members into v_slot, v_batch, v_nonce, v_members
   from jsonb_to_record(p_completed -> 0) c(slot smallint, batch bigint, nonce bigint, members smallint[]);
+  if awa.may_have_leases(p_owner) then
+    if exists (select from awa.leases x where x.batch_id = v_batch and x.member = v_members[1]) then
+      return false;
+    end if;
+  end if;
   insert into awa.closures (slot, batch_id, act, n, members, finished_at)
   select v_slot, b.batch_id, 'complete', 1, v_members, p_now
   from awa.claim_batches b
@@ -2183,8 +2333,7 @@ begin
     and cardinality(v_members) = 1 and v_members[1] between 1 and b.n
     and not exists (
       select from awa.closures k where k.slot = v_slot and k.batch_id = v_batch and k.members @> v_members
-    )
-    and not exists (select from awa.leases x where x.batch_id = v_batch and x.member = v_members[1]);
+    );
   return found;
 end
 $$;
@@ -2258,6 +2407,7 @@ declare
 begin
   perform awa.assert_read_committed();
   perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
+  perform nextval('awa.lease_marks');
 
   with beat as materialized (
     select * from jsonb_to_recordset(p_beats) e(slot smallint, batch bigint, nonce bigint, member smallint, progress jsonb)
@@ -3949,7 +4099,7 @@ language plpgsql stable
 as $$
 declare
   -- Of the snapshot that is searched: the function is stable.
-  v_slots constant smallint[] := awa.active_slots();
+  v_ranges constant smallint[] := awa.slot_ranges();
 begin
   return query
   select
@@ -3963,8 +4113,7 @@ begin
   left join lateral (
     select b.cursor_pos, b.pending_xids, b.pending_after
     from awa.claim_batches b
-    where (b.slot in (v_slots[1], v_slots[2], v_slots[3])
-        or b.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+    where awa.is_within(b.slot, v_ranges)
       and b.lane_id = l.lane_id and b.cursor_pos is not null
     order by b.batch_id desc limit 1
   ) c on true
@@ -3980,25 +4129,24 @@ begin
     from (
       select e.pos, greatest(e.run_at, e.created_at) as since
       from (select f.xids, f.afters where f.n > 0) x
-      cross join lateral awa.late_entries(v_slots, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
+      cross join lateral awa.late_entries(v_ranges, l.lane_id, c.cursor_pos, x.xids, x.afters, p_limit) e
       union all
       (
         select e.pos, greatest(e.run_at, e.created_at)
         from awa.ready_entries e
-        where (e.slot in (v_slots[1], v_slots[2], v_slots[3])
-            or e.slot between v_slots[4] and v_slots[cardinality(v_slots)])
+        where awa.is_within(e.slot, v_ranges)
           and k.lane_id is null and e.lane_id = l.lane_id and e.pos > coalesce(c.cursor_pos, 0)
         order by e.pos limit p_limit
       )
       union all
       select e.pos, greatest(e.run_at, e.created_at)
       from (select where k.lane_id is not null) x
-      cross join lateral awa.live_entries(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), p_limit) e
+      cross join lateral awa.live_entries(v_ranges, l.lane_id, coalesce(c.cursor_pos, 0), p_limit) e
     ) w
   ) h
   -- A cursor that has learned enough is worth a claim that finds nothing, and so is one that is ahead of the sequence.
   where h.n > 0 or f.n >= 16 or k.lane_id is not null
-      and awa.is_claimable(v_slots, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
+      and awa.is_claimable(v_ranges, l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after)
     or c.cursor_pos > (select s.last_value from awa.pos_seq s)
   order by awa.aged_priority(l.priority, h.first, p_now, p_aging_ms), h.pos;
 end
@@ -4905,6 +5053,7 @@ begin
     return 0;
   end if;
   perform awa.hold_owners(v_owners);
+  perform nextval('awa.lease_marks');
 
   -- Again, under the locks: some may have ended in between.
   with open as materialized (
