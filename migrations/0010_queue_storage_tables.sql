@@ -27,7 +27,19 @@ create table awa.storage_config (
   value integer not null
 );
 
-insert into awa.storage_config (name, value) values ('queue_slots', /*queueSlotCount*/16), ('lease_slots', /*leaseSlotCount*/8);
+insert into awa.storage_config (name, value)
+values
+  ('queue_slots', /*queueSlotCount*/16),
+  ('lease_slots', /*leaseSlotCount*/8),
+  ('lease_claim_receipts', (/*leaseClaimReceipts*/true)::integer);
+
+-- Whether a claim's batch is all that tells of its attempts until their first sign of life, or each gets a lease at once.
+-- A constant, so that it costs claims nothing.
+create function awa.claims_by_receipt() returns boolean
+language sql immutable parallel safe
+as $$
+  select /*leaseClaimReceipts*/true
+$$;
 
 create function awa.storage_setting(p_name text) returns integer
 language sql stable security definer set search_path = pg_catalog, pg_temp
@@ -210,8 +222,10 @@ begin
 
     execute format('create table awa.claim_batches_%s partition of awa.claim_batches for values in (%s)', i, i);
     execute format('create unique index on awa.claim_batches_%s (batch_id)', i);
+    -- The newest cursor of a lane. By the negative: else the index above has the order, too, and may be planned to be read
+    -- until a batch of the lane comes, past those of all busier lanes.
     execute format(
-      'create index on awa.claim_batches_%s (lane_id, batch_id) where cursor_pos is not null', i);
+      'create index on awa.claim_batches_%s (lane_id, (-batch_id)) where cursor_pos is not null', i);
     -- The batch of a position: the first of its lane that ends at or above it, or one that took it late.
     execute format('create index on awa.claim_batches_%s (lane_id, hi, batch_id)', i);
     execute format('create index on awa.claim_batches_%s using gin (late) where late is not null', i);
@@ -484,7 +498,7 @@ as $$
       ) p),
       (select max(c.cursor_pos) from lane l cross join lateral (
         select b.cursor_pos from awa.claim_batches b
-        where b.lane_id = l.lane_id and b.cursor_pos is not null order by b.batch_id desc limit 1
+        where b.lane_id = l.lane_id and b.cursor_pos is not null order by -b.batch_id limit 1
       ) c),
       (select max(d.job_id) from awa.deferred_jobs d),
       (select max(f.job_id) from awa.finished_jobs f),

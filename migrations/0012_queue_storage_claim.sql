@@ -297,7 +297,7 @@ begin
   from awa.claim_batches b
   where awa.is_within(b.slot, p_ranges)
     and b.lane_id = p_lane_id and b.cursor_pos is not null
-  order by b.batch_id desc limit 1;
+  order by -b.batch_id limit 1;
   lane_ahead.cursor_pos := coalesce(lane_ahead.cursor_pos, 0);
   select k.last_pos into v_last_tombstone from awa.tombstoned_lanes k where k.lane_id = p_lane_id;
   if v_pending_xids is not null then
@@ -339,6 +339,33 @@ begin
     -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
     is_plain := v_xids is null or cardinality(v_xids) < 16 and v_last_tombstone is null;
   end if;
+end
+$$;
+
+-- Gives each attempt of a claim its lease: see awa.claims_by_receipt.
+create function awa.lease_claimed(p_owner uuid, p_jobs text) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
+  perform nextval('awa.lease_marks');
+  insert into awa.leases (
+    lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, claimed_at
+  )
+  select
+    s.slot, b.slot, b.batch_id, b.nonce, m.member, r.job_id, r.run_lease + 1, b.owner, b.claimed_at, b.deadline_at,
+    b.claimed_at
+  from jsonb_array_elements(p_jobs::jsonb) j(batch)
+  cross join lateral (
+    select * from awa.claim_batches b
+    where b.slot = (j.batch ->> 0)::smallint and b.batch_id = (j.batch ->> 1)::bigint limit 1
+  ) b
+  cross join lateral generate_series(1, b.n) m(member)
+  cross join lateral (
+    select * from awa.ready_entries r
+    where r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member) limit 1
+  ) r
+  cross join (select l.slot from awa.slots l where l.ring = 'lease' and l.sealed_at is null) s;
 end
 $$;
 
@@ -392,7 +419,7 @@ begin
         select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
         from awa.claim_batches b
         where awa.is_within(b.slot, v_ranges) and b.lane_id = l.lane_id and b.cursor_pos is not null
-        order by b.batch_id desc limit 1
+        order by -b.batch_id limit 1
       ) c on true
       where not awa.is_paused(p_queue)
     ),
@@ -642,6 +669,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off
 set jit = off
 as $$
 declare
@@ -739,6 +767,9 @@ begin
   if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
     perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
+  if not awa.claims_by_receipt() and claim.jobs is not null then
+    perform awa.lease_claimed(p_owner, claim.jobs);
+  end if;
   -- The size costs no query, and is zero where nobody asks for cancellations.
   if claim.jobs is not null and pg_relation_size('awa.cancel_requests') > 0 then
     claim.jobs := awa.without_cancelled(claim.jobs, p_owner, p_nonce, claim.claimed_at);
@@ -794,6 +825,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off
 set jit = off
 as $$
 declare
@@ -809,7 +841,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where awa.is_within(b.slot, v_ranges) and b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
     where case

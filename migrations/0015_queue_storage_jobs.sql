@@ -6,7 +6,8 @@
 -- slot the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what
 -- that one passed over was claimed late or still waits.
 --
--- Everything is looked up row by row, and only where it decides: the log has no statistics to plan a join by.
+-- Everything is looked up row by row, and only where it decides: the log has no statistics to plan a join by. Not even
+-- `exists` will do where it is one of several conditions: it may be planned to read the whole table into a hash.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -38,8 +39,9 @@ left join lateral (
   where b.slot = r.slot and b.late @> array[r.pos]
     and r.pos <= (
       select c.cursor_pos from awa.claim_batches c
-      where c.lane_id = r.lane_id and c.cursor_pos is not null
-      order by c.batch_id desc limit 1
+      -- From b on, so that it is looked for only where there is one.
+      where c.lane_id = r.lane_id and c.batch_id >= b.batch_id and c.cursor_pos is not null
+      order by -c.batch_id limit 1
     )
   limit 1
 ) m on true
@@ -51,11 +53,13 @@ left join lateral (
 where (
     k.act is null
     -- One that was copied because it is kept for longer than its slot is shown from there.
-    or k.act = 'complete' and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)
+    or k.act = 'complete' and (select true from awa.finished_jobs f where f.job_id = r.job_id limit 1) is null
   )
   and (
     m.batch_id is not null
-    or not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos)
+    or (
+      select true from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos limit 1
+    ) is null
   );
 
 -- A view for each place jobs stand in, with the columns of `jobs`; that of the log tells besides where in it.

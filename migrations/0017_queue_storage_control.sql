@@ -392,7 +392,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     cross join lateral awa.lane_depth(l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after) d
     group by l.queue
@@ -517,7 +517,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     cross join lateral (
       (

@@ -173,7 +173,7 @@ begin
     from awa.claim_batches b
     where awa.is_within(b.slot, v_ranges)
       and b.lane_id = l.lane_id and b.cursor_pos is not null
-    order by b.batch_id desc limit 1
+    order by -b.batch_id limit 1
   ) c on true
   left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
   -- Transactions that were pending and have ended since.

@@ -47,7 +47,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where b.lane_id = e.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
   ),
   judged as materialized (

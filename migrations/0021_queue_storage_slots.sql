@@ -225,7 +225,7 @@ language sql stable
 as $$
   select b.* from awa.claim_batches b
   where b.lane_id = p_lane_id and b.cursor_pos is not null
-  order by b.batch_id desc limit 1
+  order by -b.batch_id limit 1
 $$;
 
 -- The rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending

@@ -63,7 +63,7 @@ begin
     select b.cursor_pos, b.pending_xids, b.pending_after
     from awa.claim_batches b
     where b.lane_id = l.lane_id and b.cursor_pos is not null
-    order by b.batch_id desc limit 1
+    order by -b.batch_id limit 1
   ) c on true
   left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
   cross join lateral (
@@ -173,7 +173,7 @@ begin
     left join lateral (
       select b.cursor_pos from awa.claim_batches b
       where p_passed and b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     cross join lateral (
       select r.slot, r.lane_id, r.pos, r.job_id

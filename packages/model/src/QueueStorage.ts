@@ -34,6 +34,12 @@ export interface QueueStorageConfig {
   readonly queueSlotCount?: number | undefined
   /** Slots of the leases, 2 to 64. Default: 8. */
   readonly leaseSlotCount?: number | undefined
+  /**
+   * Whether the receipt of a claim, one row however many jobs it took, stands for its attempts until they show a first sign
+   * of life. Without, a claim writes a lease for every attempt at once, which the attempt's end deletes: several times the
+   * work, for who wants to see each attempt as a row. Default: true.
+   */
+  readonly leaseClaimReceipts?: boolean | undefined
 }
 
 interface StatusRow {
@@ -385,22 +391,26 @@ export const layerOf = (
 const layout: Effect.Effect<Layout, StorageError, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = (yield* SqlClient.SqlClient).withoutTransforms()
   const text = statements.make(yield* StorageSchemas)
-  const [row] = yield* sql.unsafe<{ queue_slots: number; lease_slots: number }>(text.config).pipe(
+  const [row] = yield* sql.unsafe<{ queue_slots: number; lease_slots: number; receipts: number }>(text.config).pipe(
     Effect.catchTag("SqlError", Database.fromSqlError("read the layout of the storage"))
   )
-  return { queueSlotCount: row!.queue_slots, leaseSlotCount: row!.lease_slots }
+  return {
+    queueSlotCount: row!.queue_slots,
+    leaseSlotCount: row!.lease_slots,
+    leaseClaimReceipts: row!.receipts === 1
+  }
 })
 
 const verify = (expected: QueueStorageConfig): Effect.Effect<void, StorageError, SqlClient.SqlClient> =>
   Effect.gen(function*() {
     const found = yield* layout
     const { engine } = yield* StorageSchemas
-    for (const setting of ["queueSlotCount", "leaseSlotCount"] as const) {
-      const count = expected[setting]
-      if (count !== undefined && count !== found[setting]) {
+    for (const setting of ["queueSlotCount", "leaseSlotCount", "leaseClaimReceipts"] as const) {
+      const value = expected[setting]
+      if (value !== undefined && value !== found[setting]) {
         return yield* new StorageInconsistent({
           schema: engine,
-          detail: `it was installed with a ${setting} of ${found[setting]}, not ${count}; it is chosen by the first ` +
+          detail: `it was installed with a ${setting} of ${found[setting]}, not ${value}; it is chosen by the first ` +
             "Migrations.run and cannot be changed"
         })
       }

@@ -302,11 +302,47 @@ describe("reclaim", () => {
       yield* Layer.build(QueueStorage.layerOf({ queueSlotCount: 4 }))
       const error = yield* Effect.flip(Layer.build(QueueStorage.layerOf({ queueSlotCount: 16 })))
       assert.include(error, { _tag: "StorageInconsistent" })
+      const receipts = yield* Effect.flip(Layer.build(QueueStorage.layerOf({ leaseClaimReceipts: false })))
+      assert.include(receipts.message, "leaseClaimReceipts of true, not false")
       for (const queueSlotCount of [3, 65, 4.5, NaN]) {
         const refused = yield* Effect.flip(Migrations.run({ queueStorage: { queueSlotCount } }))
         assert.include(refused, { _tag: "InvalidSetting", setting: "queueSlotCount" })
       }
     }).pipe(Effect.provide(Layer.merge(EmptyLive(), TimeSource.TimeSource.layerFromClock))))
+})
+
+describe("a storage without receipts", () => {
+  it.scoped("gives every attempt a lease with its claim, and takes it back at the end", () =>
+    Effect.gen(function*() {
+      const { engine, sql } = yield* make
+      const leases = Effect.map(sql`select job_id from awa.leases`, (rows) => rows.length)
+      const [first] = yield* Anything.enqueueMany([1, 2, 3, 4])
+      yield* Anything.enqueue(5, { priority: 1 })
+      yield* sql`select awa.request_cancel(array[${String(first)}::bigint], null, null)`
+      const claim = engine.claim({ queue: "default", limit: 3, owner, nonce: "1", deadline: null, durability: "async" })
+      const attempts = yield* claim
+      assert.strictEqual(attempts.length, 2) // the third was to be cancelled
+      assert.strictEqual(yield* leases, 2)
+      const complete = (jobs: typeof attempts) =>
+        engine.complete(owner, jobs.map(({ token }) => ({ token, outcome: { _tag: "completed" } as const })))
+      assert.deepStrictEqual(yield* complete(attempts.slice(0, 1)), ["accepted"])
+      assert.strictEqual(yield* leases, 1)
+      // While a success is stored nothing is known of leases, then something is.
+      const more = yield* claim
+      assert.strictEqual(yield* leases, 3)
+      yield* complete([...attempts.slice(1), ...more])
+      assert.strictEqual(yield* leases, 0)
+      yield* Layer.build(QueueStorage.layerOf({ leaseClaimReceipts: false }))
+      const refused = yield* Effect.flip(Migrations.run({ queueStorage: { leaseClaimReceipts: "no" as never } }))
+      assert.include(refused, { _tag: "InvalidSetting", setting: "leaseClaimReceipts" })
+    }).pipe(
+      Effect.provide(
+        Layer.merge(
+          TestDatabase.layer({ queueStorage: { leaseClaimReceipts: false } }),
+          TimeSource.TimeSource.layerFromClock
+        )
+      )
+    ))
 })
 
 describe("a unique key", () => {

@@ -181,6 +181,15 @@ describe("settings", () => {
       setting: "queueStorage.queueSlotCount",
       value: 7.5
     }],
+    [
+      "receipts that are neither on nor off",
+      queue.pipe(Awa.queueStorage({ leaseClaimReceipts: "on" as never })),
+      "InvalidChoice",
+      {
+        setting: "queueStorage.leaseClaimReceipts",
+        value: "on"
+      }
+    ],
     ["a ring misspelt", queue.pipe(Awa.queueStorage({ queueSlots: 8 } as object)), "UnknownOption", {
       setting: "queueStorage.queueSlots"
     }],

@@ -90,7 +90,19 @@ create table awa.storage_config (
   value integer not null
 );
 
-insert into awa.storage_config (name, value) values ('queue_slots', /*queueSlotCount*/16), ('lease_slots', /*leaseSlotCount*/8);
+insert into awa.storage_config (name, value)
+values
+  ('queue_slots', /*queueSlotCount*/16),
+  ('lease_slots', /*leaseSlotCount*/8),
+  ('lease_claim_receipts', (/*leaseClaimReceipts*/true)::integer);
+
+-- Whether a claim's batch is all that tells of its attempts until their first sign of life, or each gets a lease at once.
+-- A constant, so that it costs claims nothing.
+create function awa.claims_by_receipt() returns boolean
+language sql immutable parallel safe
+as $$
+  select /*leaseClaimReceipts*/true
+$$;
 
 create function awa.storage_setting(p_name text) returns integer
 language sql stable security definer set search_path = pg_catalog, pg_temp
@@ -273,8 +285,10 @@ begin
 
     execute format('create table awa.claim_batches_%s partition of awa.claim_batches for values in (%s)', i, i);
     execute format('create unique index on awa.claim_batches_%s (batch_id)', i);
+    -- The newest cursor of a lane. By the negative: else the index above has the order, too, and may be planned to be read
+    -- until a batch of the lane comes, past those of all busier lanes.
     execute format(
-      'create index on awa.claim_batches_%s (lane_id, batch_id) where cursor_pos is not null', i);
+      'create index on awa.claim_batches_%s (lane_id, (-batch_id)) where cursor_pos is not null', i);
     -- The batch of a position: the first of its lane that ends at or above it, or one that took it late.
     execute format('create index on awa.claim_batches_%s (lane_id, hi, batch_id)', i);
     execute format('create index on awa.claim_batches_%s using gin (late) where late is not null', i);
@@ -547,7 +561,7 @@ as $$
       ) p),
       (select max(c.cursor_pos) from lane l cross join lateral (
         select b.cursor_pos from awa.claim_batches b
-        where b.lane_id = l.lane_id and b.cursor_pos is not null order by b.batch_id desc limit 1
+        where b.lane_id = l.lane_id and b.cursor_pos is not null order by -b.batch_id limit 1
       ) c),
       (select max(d.job_id) from awa.deferred_jobs d),
       (select max(f.job_id) from awa.finished_jobs f),
@@ -1326,7 +1340,7 @@ begin
   from awa.claim_batches b
   where awa.is_within(b.slot, p_ranges)
     and b.lane_id = p_lane_id and b.cursor_pos is not null
-  order by b.batch_id desc limit 1;
+  order by -b.batch_id limit 1;
   lane_ahead.cursor_pos := coalesce(lane_ahead.cursor_pos, 0);
   select k.last_pos into v_last_tombstone from awa.tombstoned_lanes k where k.lane_id = p_lane_id;
   if v_pending_xids is not null then
@@ -1368,6 +1382,33 @@ begin
     -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
     is_plain := v_xids is null or cardinality(v_xids) < 16 and v_last_tombstone is null;
   end if;
+end
+$$;
+
+-- Gives each attempt of a claim its lease: see awa.claims_by_receipt.
+create function awa.lease_claimed(p_owner uuid, p_jobs text) returns void
+language plpgsql
+as $$
+begin
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
+  perform nextval('awa.lease_marks');
+  insert into awa.leases (
+    lease_slot, slot, batch_id, nonce, member, job_id, run_lease, owner, heartbeat_at, deadline_at, claimed_at
+  )
+  select
+    s.slot, b.slot, b.batch_id, b.nonce, m.member, r.job_id, r.run_lease + 1, b.owner, b.claimed_at, b.deadline_at,
+    b.claimed_at
+  from jsonb_array_elements(p_jobs::jsonb) j(batch)
+  cross join lateral (
+    select * from awa.claim_batches b
+    where b.slot = (j.batch ->> 0)::smallint and b.batch_id = (j.batch ->> 1)::bigint limit 1
+  ) b
+  cross join lateral generate_series(1, b.n) m(member)
+  cross join lateral (
+    select * from awa.ready_entries r
+    where r.slot = b.slot and r.lane_id = b.lane_id and r.pos = awa.member_pos(b, m.member) limit 1
+  ) r
+  cross join (select l.slot from awa.slots l where l.ring = 'lease' and l.sealed_at is null) s;
 end
 $$;
 
@@ -1421,7 +1462,7 @@ begin
         select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
         from awa.claim_batches b
         where awa.is_within(b.slot, v_ranges) and b.lane_id = l.lane_id and b.cursor_pos is not null
-        order by b.batch_id desc limit 1
+        order by -b.batch_id limit 1
       ) c on true
       where not awa.is_paused(p_queue)
     ),
@@ -1671,6 +1712,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off
 set jit = off
 as $$
 declare
@@ -1768,6 +1810,9 @@ begin
   if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
     perform set_config('awa.look', case when claim.jobs is null then 'on' else 'off' end, false);
   end if;
+  if not awa.claims_by_receipt() and claim.jobs is not null then
+    perform awa.lease_claimed(p_owner, claim.jobs);
+  end if;
   -- The size costs no query, and is zero where nobody asks for cancellations.
   if claim.jobs is not null and pg_relation_size('awa.cancel_requests') > 0 then
     claim.jobs := awa.without_cancelled(claim.jobs, p_owner, p_nonce, claim.claimed_at);
@@ -1823,6 +1868,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off
 set jit = off
 as $$
 declare
@@ -1838,7 +1884,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where awa.is_within(b.slot, v_ranges) and b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
     where case
@@ -2709,7 +2755,8 @@ revoke execute on function awa.promote(integer, timestamptz) from public;
 -- slot the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what
 -- that one passed over was claimed late or still waits.
 --
--- Everything is looked up row by row, and only where it decides: the log has no statistics to plan a join by.
+-- Everything is looked up row by row, and only where it decides: the log has no statistics to plan a join by. Not even
+-- \`exists\` will do where it is one of several conditions: it may be planned to read the whole table into a hash.
 create view awa.log_jobs as
 select
   r.job_id, r.lane_id, r.kind, r.args, r.max_attempts, r.run_at, r.created_at, r.envelope,
@@ -2741,8 +2788,9 @@ left join lateral (
   where b.slot = r.slot and b.late @> array[r.pos]
     and r.pos <= (
       select c.cursor_pos from awa.claim_batches c
-      where c.lane_id = r.lane_id and c.cursor_pos is not null
-      order by c.batch_id desc limit 1
+      -- From b on, so that it is looked for only where there is one.
+      where c.lane_id = r.lane_id and c.batch_id >= b.batch_id and c.cursor_pos is not null
+      order by -c.batch_id limit 1
     )
   limit 1
 ) m on true
@@ -2754,11 +2802,13 @@ left join lateral (
 where (
     k.act is null
     -- One that was copied because it is kept for longer than its slot is shown from there.
-    or k.act = 'complete' and not exists (select from awa.finished_jobs f where f.job_id = r.job_id)
+    or k.act = 'complete' and (select true from awa.finished_jobs f where f.job_id = r.job_id limit 1) is null
   )
   and (
     m.batch_id is not null
-    or not exists (select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos)
+    or (
+      select true from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos limit 1
+    ) is null
   );
 
 -- A view for each place jobs stand in, with the columns of \`jobs\`; that of the log tells besides where in it.
@@ -3755,7 +3805,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     cross join lateral awa.lane_depth(l.lane_id, coalesce(c.cursor_pos, 0), c.pending_xids, c.pending_after) d
     group by l.queue
@@ -3880,7 +3930,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     cross join lateral (
       (
@@ -4115,7 +4165,7 @@ begin
     from awa.claim_batches b
     where awa.is_within(b.slot, v_ranges)
       and b.lane_id = l.lane_id and b.cursor_pos is not null
-    order by b.batch_id desc limit 1
+    order by -b.batch_id limit 1
   ) c on true
   left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
   -- Transactions that were pending and have ended since.
@@ -4267,7 +4317,7 @@ begin
       select b.cursor_pos, b.pending_xids, b.pending_after
       from awa.claim_batches b
       where b.lane_id = e.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
   ),
   judged as materialized (
@@ -5105,7 +5155,7 @@ language sql stable
 as $$
   select b.* from awa.claim_batches b
   where b.lane_id = p_lane_id and b.cursor_pos is not null
-  order by b.batch_id desc limit 1
+  order by -b.batch_id limit 1
 $$;
 
 -- The rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending
@@ -5983,7 +6033,7 @@ begin
     select b.cursor_pos, b.pending_xids, b.pending_after
     from awa.claim_batches b
     where b.lane_id = l.lane_id and b.cursor_pos is not null
-    order by b.batch_id desc limit 1
+    order by -b.batch_id limit 1
   ) c on true
   left join awa.tombstoned_lanes k on k.lane_id = l.lane_id
   cross join lateral (
@@ -6093,7 +6143,7 @@ begin
     left join lateral (
       select b.cursor_pos from awa.claim_batches b
       where p_passed and b.lane_id = l.lane_id and b.cursor_pos is not null
-      order by b.batch_id desc limit 1
+      order by -b.batch_id limit 1
     ) c on true
     cross join lateral (
       select r.slot, r.lane_id, r.pos, r.job_id

@@ -241,14 +241,15 @@ export const resolve = (options: Options): Either.Either<Settings, BuildError.Bu
       failed: Duration.hours(72),
       cancelled: Duration.hours(72)
     })
-    const { leaseSlotCount, queueSlotCount, ...rotation } = options.queueStorage
+    const { leaseClaimReceipts, leaseSlotCount, queueSlotCount, ...rotation } = options.queueStorage
     yield* slotCount("queueSlotCount", queueSlotCount)
     yield* slotCount("leaseSlotCount", leaseSlotCount)
+    yield* flag("queueStorage.leaseClaimReceipts", leaseClaimReceipts)
     const intervals = yield* durations("queueStorage", rotation, {
       queueRotateInterval: Duration.seconds(60),
       leaseRotateInterval: Duration.seconds(60)
     })
-    const queueStorage = { ...intervals, layout: { leaseSlotCount, queueSlotCount } }
+    const queueStorage = { ...intervals, layout: { leaseClaimReceipts, leaseSlotCount, queueSlotCount } }
     yield* knownOptions("completion", options.completion, ["batchSize"])
     const batchSize = options.completion.batchSize ?? 512
     yield* integer(InvalidCompletionBatchSize, "completion.batchSize", batchSize, maxBatchSize)
@@ -409,7 +410,7 @@ const knownOptions = (group: string, options: object, known: ReadonlyArray<strin
   return ok
 }
 
-const slotCount = (name: keyof QueueStorageConfig, count: number | undefined): Check =>
+const slotCount = (name: "queueSlotCount" | "leaseSlotCount", count: number | undefined): Check =>
   count === undefined ? ok : integer(InvalidSlotCount, `queueStorage.${name}`, count, 64)
 
 const isEndless = (input: QueueConfig.QueueConfig["deadline"]): input is "infinity" | null =>

@@ -4,13 +4,15 @@ import { InvalidSetting } from "../../Errors.js"
 import type { QueueStorageConfig } from "../../QueueStorage.js"
 
 /** @internal */
-export type Layout = { readonly [K in keyof QueueStorageConfig]-?: number }
+export type Layout = { readonly [K in keyof QueueStorageConfig]-?: NonNullable<QueueStorageConfig[K]> }
+
+type Count = "queueSlotCount" | "leaseSlotCount"
 
 /** @internal */
-export const defaults: Layout = { queueSlotCount: 16, leaseSlotCount: 8 }
+export const defaults: Layout = { queueSlotCount: 16, leaseSlotCount: 8, leaseClaimReceipts: true }
 
 /** The ring turns with four: one open, one to empty, one whose history is kept, one to rotate into. */
-const least: Layout = { queueSlotCount: 4, leaseSlotCount: 2 }
+const least: Readonly<Record<Count, number>> = { queueSlotCount: 4, leaseSlotCount: 2 }
 
 /** Each slot is a handful of tables. */
 const most = 64
@@ -19,11 +21,17 @@ const most = 64
 export const make = (config: QueueStorageConfig = {}): Effect.Effect<Layout, InvalidSetting> =>
   Effect.all({
     queueSlotCount: checked("queueSlotCount", config.queueSlotCount),
-    leaseSlotCount: checked("leaseSlotCount", config.leaseSlotCount)
+    leaseSlotCount: checked("leaseSlotCount", config.leaseSlotCount),
+    leaseClaimReceipts: checkedReceipts(config.leaseClaimReceipts)
   })
 
+const checkedReceipts = (value: boolean = defaults.leaseClaimReceipts): Effect.Effect<boolean, InvalidSetting> =>
+  typeof value === "boolean"
+    ? Effect.succeed(value)
+    : new InvalidSetting({ setting: "leaseClaimReceipts", value, reason: "must be true or false" })
+
 const checked = (
-  setting: keyof Layout,
+  setting: Count,
   value: number = defaults[setting]
 ): Effect.Effect<number, InvalidSetting> =>
   Number.isInteger(value) && value >= least[setting] && value <= most

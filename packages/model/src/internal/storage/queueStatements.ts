@@ -29,7 +29,7 @@ export const make = ({ engine }: Schemas) => {
       `select rescued::text, complete, settled::text, xid::text, xmin::text from ${schema}.rescue($1::text, $2::bigint, $3::bigint, $4::int, $5::timestamptz, $6::jsonb)`
     ),
     config:
-      `select ${schema}.storage_setting('queue_slots') as queue_slots, ${schema}.storage_setting('lease_slots') as lease_slots`,
+      `select ${schema}.storage_setting('queue_slots') as queue_slots, ${schema}.storage_setting('lease_slots') as lease_slots, ${schema}.storage_setting('lease_claim_receipts') as receipts`,
     rotate: `select ${schema}.rotate($1::bigint, $2::timestamptz) as rotated`,
     publishSlot: `select ${schema}.publish_slot()`,
     rotateLeases: `select ${schema}.rotate_leases($1::bigint, $2::timestamptz) as rotated`,
