@@ -416,7 +416,7 @@ $$;
 revoke execute on function awa.request_cancel(bigint[], text, timestamptz) from public;
 
 -- What is left of the answer of a claim when the jobs that were to be cancelled are. In the claim's transaction, where
--- nobody else knows these attempts yet; so no owner's lock.
+-- nobody else knows these attempts yet: the owner's lock is for what is noted of its leases.
 create function awa.without_cancelled(p_jobs text, p_owner uuid, p_nonce bigint, p_now timestamptz) returns text
 language plpgsql
 as $$
@@ -437,6 +437,7 @@ begin
   if v_ended is null then
     return p_jobs;
   end if;
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
   perform awa.close_attempts(array[p_owner], '[]', v_ended, p_now);
   -- Others delete requests too, but wait for no lane with one in hand.
   delete from awa.cancel_requests c

@@ -21,6 +21,7 @@ declare
     when new.errors is not null then 'errors'
     when new.progress is not null then 'progress'
   end;
+  v_problem text;
 begin
   if v_decided is not null then
     raise exception using
@@ -37,6 +38,16 @@ begin
   end if;
   if octet_length(new.metadata::text) > 1048576 then
     raise exception using errcode = '22023', message = 'metadata: must be at most 1 MiB of JSON';
+  end if;
+  -- Also said by awa.enqueue, but of the first of many.
+  v_problem := coalesce(
+    awa.job_problem(
+      new.kind, new.queue, new.priority, new.max_attempts, coalesce(new.run_at, now()), nullif(new.metadata, 'null'), new.tags
+    ),
+    awa.ordering_key_problem(new.ordering_key)
+  );
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = v_problem;
   end if;
   select e.ids::bigint, e.now, coalesce(new.run_at, e.now) into new.id, new.created_at, new.run_at
   from awa.enqueue(

@@ -188,6 +188,36 @@ rule(server, "who has found no leases looks again when there may be some", {
   }
 })
 
+/** A claim cancels a job that it was asked to, while a sign of life for another attempt is being written. */
+rule(server, "who looks for leases to remember it holds the owner's lock", {
+  scenario: async (world) => {
+    const session = await world.session()
+    const heart = await world.session()
+    const [first, second] = await enqueue(session, 2)
+    const attempts = await claim(session, { limit: 1 })
+    await session.query("select awa.request_cancel(array[$1::bigint], null, null)", second)
+    await begin(heart)
+    await heartbeat(heart, attempts)
+    const claiming = claim(session)
+    await world.waitsOrEnds(session, claiming)
+    await commit(heart)
+    await claiming
+    await complete(session, attempts)
+    const left = await session.query("select from awa.leases where job_id = $1", first)
+    return left.length === 0 ? [] : ["lease of a closed attempt"]
+  },
+  mutants: {
+    "it does not": {
+      breaks: [{
+        within: "awa.without_cancelled",
+        find: "perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));",
+        replace: ""
+      }],
+      shows: ["lease of a closed attempt"]
+    }
+  }
+})
+
 const timesClosed = async (session: Session): Promise<number | undefined> => {
   const [closed] = await session.query<{ times: number }>("select sum(n)::int as times from awa.closures")
   return closed?.times

@@ -99,17 +99,17 @@ describe("insert into awa.jobs", () => {
   it.effect("refuses what is wrong with a job, by name, and stores nothing of the statement", () =>
     Effect.gen(function*() {
       const wrong = {
-        "(args) values ('{}')": "job 0: kind: must have 1 to 200 characters",
-        "(kind, queue) values ('k', '')": "job 0: queue: must have 1 to 200 characters",
-        "(kind, priority) values ('k', 5)": "job 0: priority: must be 1 to 4",
-        "(kind, max_attempts) values ('k', 0)": "job 0: max_attempts: must be 1 to 1000",
-        "(kind, run_at) values ('k', 'infinity')": "job 0: run_at: must be a finite instant",
-        "(kind, metadata) values ('k', '[]')": "job 0: metadata: must be an object",
+        "(args) values ('{}')": "kind: must have 1 to 200 characters",
+        "(kind, queue) values ('k', '')": "queue: must have 1 to 200 characters",
+        "(kind, priority) values ('k', 5)": "priority: must be 1 to 4",
+        "(kind, max_attempts) values ('k', 0)": "max_attempts: must be 1 to 1000",
+        "(kind, run_at) values ('k', 'infinity')": "run_at: must be a finite instant",
+        "(kind, metadata) values ('k', '[]')": "metadata: must be an object",
         "(kind, metadata) values ('k', jsonb_build_object('m', repeat('x', 1048576)))":
           "metadata: must be at most 1 MiB of JSON",
-        "(kind, tags) values ('k', array['a', null])": "job 0: tags: must have 1 to 200 characters each",
-        "(kind, tags) values ('k', '{{a,b},{c,d}}')": "job 0: tags: must have 1 to 200 characters each",
-        "(kind, tags) values ('k', array[repeat('x', 201)])": "job 0: tags: must have 1 to 200 characters each",
+        "(kind, tags) values ('k', array['a', null])": "tags: must have 1 to 200 characters each",
+        "(kind, tags) values ('k', '{{a,b},{c,d}}')": "tags: must have 1 to 200 characters each",
+        "(kind, tags) values ('k', array[repeat('x', 201)])": "tags: must have 1 to 200 characters each",
         "(kind, args) values ('k', '1e131000')":
           "args: must be at most 16 MiB of JSON, without numbers of thousands of digits",
         "(kind, args) values ('k', to_jsonb(repeat('x', 16777216)))":

@@ -38,10 +38,12 @@ export const rewrite = (
   layout: Layout.Layout = Layout.defaults
 ): string =>
   sql
-    .replace(/\/\*(queueSlotCount|leaseSlotCount|leaseClaimReceipts)\*\/\w+/g, (_, name: keyof Layout.Layout) => String(layout[name]))
+    .replace(/\/\*(queueSlotCount|leaseSlotCount|leaseClaimReceipts)\*\/\w+/g, (_, name: keyof Layout.Layout) =>
+      String(layout[name]))
     // Who runs the text has made the schemas.
     .replace(/^create schema if not exists awa;\n/gm, "")
-    .replace(/\bawa\/\*(control|engine)\*\/\./g, (_, other: keyof Schemas) => `"${schemas[other]}".`)
+    .replace(/\bawa\/\*(control|engine)\*\/\./g, (_, other: keyof Schemas) =>
+      `"${schemas[other]}".`)
     .replace(/\/\*schema\*\/'awa'/g, `'${schemas[schema]}'`)
     .replace(/\bschema awa\b/g, `schema "${schemas[schema]}"`)
     // Settings are named after the library, not after the schema.

@@ -4686,7 +4686,7 @@ $$;
 revoke execute on function awa.request_cancel(bigint[], text, timestamptz) from public;
 
 -- What is left of the answer of a claim when the jobs that were to be cancelled are. In the claim's transaction, where
--- nobody else knows these attempts yet; so no owner's lock.
+-- nobody else knows these attempts yet: the owner's lock is for what is noted of its leases.
 create function awa.without_cancelled(p_jobs text, p_owner uuid, p_nonce bigint, p_now timestamptz) returns text
 language plpgsql
 as $$
@@ -4707,6 +4707,7 @@ begin
   if v_ended is null then
     return p_jobs;
   end if;
+  perform pg_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(p_owner::text));
   perform awa.close_attempts(array[p_owner], '[]', v_ended, p_now);
   -- Others delete requests too, but wait for no lane with one in hand.
   delete from awa.cancel_requests c
@@ -6349,6 +6350,7 @@ declare
     when new.errors is not null then 'errors'
     when new.progress is not null then 'progress'
   end;
+  v_problem text;
 begin
   if v_decided is not null then
     raise exception using
@@ -6365,6 +6367,16 @@ begin
   end if;
   if octet_length(new.metadata::text) > 1048576 then
     raise exception using errcode = '22023', message = 'metadata: must be at most 1 MiB of JSON';
+  end if;
+  -- Also said by awa.enqueue, but of the first of many.
+  v_problem := coalesce(
+    awa.job_problem(
+      new.kind, new.queue, new.priority, new.max_attempts, coalesce(new.run_at, now()), nullif(new.metadata, 'null'), new.tags
+    ),
+    awa.ordering_key_problem(new.ordering_key)
+  );
+  if v_problem is not null then
+    raise exception using errcode = '22023', message = v_problem;
   end if;
   select e.ids::bigint, e.now, coalesce(new.run_at, e.now) into new.id, new.created_at, new.run_at
   from awa.enqueue(
