@@ -295,8 +295,7 @@ begin
   select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
   into lane_ahead.newest_batch, lane_ahead.cursor_pos, v_pending_xids, v_pending_after
   from awa.claim_batches b
-  where awa.is_within(b.slot, p_ranges)
-    and b.lane_id = p_lane_id and b.cursor_pos is not null
+  where awa.is_within(b.slot, p_ranges) and b.lane_id = p_lane_id and b.cursor_pos is not null
   order by -b.batch_id limit 1;
   lane_ahead.cursor_pos := coalesce(lane_ahead.cursor_pos, 0);
   select k.last_pos into v_last_tombstone from awa.tombstoned_lanes k where k.lane_id = p_lane_id;
@@ -329,8 +328,7 @@ begin
     from (
       select r.*
       from awa.ready_entries r
-      where awa.is_within(r.slot, p_ranges)
-        and r.lane_id = p_lane_id and r.pos > lane_ahead.cursor_pos
+      where awa.is_within(r.slot, p_ranges) and r.lane_id = p_lane_id and r.pos > lane_ahead.cursor_pos
       order by r.pos limit p_limit
     ) r
     offset 0 -- or each body is built for each aggregate
@@ -757,8 +755,7 @@ begin
       v_ahead.positions[1], v_ahead.positions[v_members], awa.offsets_of(v_ahead.positions),
       v_ahead.positions[v_members], v_pending_xids, v_pending_after
     );
-    claim.jobs := '[[' || v_ahead.slot::text || ',"' || v_batch::text || '",' || v_priority::text
-      || ',[' || v_ahead.bodies || '],null]]';
+    claim.jobs := format('[[%s,"%s",%s,[%s],null]]', v_ahead.slot, v_batch, v_priority, v_ahead.bodies);
     perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch);
   else
     perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, null);
