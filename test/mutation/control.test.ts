@@ -73,6 +73,21 @@ rule(server, "when a pause has returned, no claim slips through", {
   }
 })
 
+rule(server, "nothing is claimed from several lanes of a paused queue", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await enqueue(session, [{ priority: 1 }, { priority: 2 }])
+    await pause(session)
+    return claims(claim(session))
+  },
+  mutants: {
+    "they are not asked": {
+      breaks: [{ within: "awa.claim_lanes", find: "where not awa.is_paused(p_queue)", replace: "" }],
+      shows: ["claimed while paused"]
+    }
+  }
+})
+
 /** A claim waits for the lane, which somebody has locked in order to pause its queue. */
 const pausedBeforeClaim = async (world: World): Promise<ReadonlyArray<Finding>> => {
   const session = await world.session()
