@@ -72,7 +72,7 @@ export const pgBoss: System = {
     throughput: { workers: 8, batchSize: 1000, partition: false, notify: false },
     latency: { workers: 1, batchSize: 100, partition: false, notify: true },
     alone: { workers: 1, batchSize: 1, partition: false, notify: false },
-    claims: /for update\s+skip locked/i,
+    claims: /for update of j\s+skip locked/i,
     start: ({ handle, settings, url }) =>
       Effect.gen(function*() {
         const workers = Number(settings["workers"])
