@@ -280,12 +280,14 @@ export class QueueSettings extends Schema.Class<QueueSettings>("@awa/model/Queue
   dlq: Schema.Struct({
     enabled: Schema.optional(Schema.Boolean),
     retention: Schema.optional(Schema.DurationFromMillis)
-  })
+  }),
+  /** Over how many lanes each priority is spread, 1 unless said. */
+  shards: Schema.Int
 }) {}
 
 type SettingsRow =
   & operator.TextRow<
-    "paused_at" | "paused_by" | "completed_ms" | "failed_ms" | "cancelled_ms" | "dlq" | "dlq_ms"
+    "paused_at" | "paused_by" | "completed_ms" | "failed_ms" | "cancelled_ms" | "dlq" | "dlq_ms" | "shards"
   >
   & { readonly queue: string; readonly overrides: string }
 
@@ -295,7 +297,7 @@ const selectSettings = (queues: ReadonlyArray<string> | null) =>
       "look at settings",
       ({ engine }) =>
         `select queue, paused_by, overrides::text, ${operator.millis("paused_at")}, ${
-          operator.columns(["completed_ms", "failed_ms", "cancelled_ms", "dlq", "dlq_ms"])
+          operator.columns(["completed_ms", "failed_ms", "cancelled_ms", "dlq", "dlq_ms", "shards"])
         } from "${engine}".queue_settings($1::text[])`,
       [queues]
     ),
@@ -315,7 +317,8 @@ const toSettings = (row: SettingsRow): QueueSettings =>
       failed: durationOf(row.failed_ms),
       cancelled: durationOf(row.cancelled_ms)
     },
-    dlq: { enabled: row.dlq === null ? undefined : row.dlq === "true", retention: durationOf(row.dlq_ms) }
+    dlq: { enabled: row.dlq === null ? undefined : row.dlq === "true", retention: durationOf(row.dlq_ms) },
+    shards: Number(row.shards)
   })
 
 /**
@@ -327,7 +330,7 @@ export const settings = (queue: string): Operation<QueueSettings> =>
     operator.checkName("queue", queue),
     Effect.map(
       selectSettings([queue]),
-      ([found]) => found ?? new QueueSettings({ queue, overrides: {}, retention: {}, dlq: {} })
+      ([found]) => found ?? new QueueSettings({ queue, overrides: {}, retention: {}, dlq: {}, shards: 1 })
     )
   )
 

@@ -166,7 +166,7 @@ describe("settings of a queue", () => {
     Effect.gen(function*() {
       assert.deepStrictEqual(
         { ...(yield* Queues.settings("q")) },
-        { queue: "q", overrides: {}, retention: {}, dlq: {} } as never
+        { queue: "q", overrides: {}, retention: {}, dlq: {}, shards: 1 } as never
       )
       yield* Queues.setOverrides("q", { pollInterval: "2 seconds", claimBatchSize: 7, deadline: "1 hour" })
       yield* Queues.setRetention("q", { completed: "1 minute", failed: "90 days" })
@@ -193,6 +193,9 @@ describe("settings of a queue", () => {
       const all = yield* Queues.list
       assert.deepStrictEqual(all.map(({ queue }) => queue), ["p", "q"])
       assert.deepStrictEqual(all[1]!.dlq, { enabled: undefined, retention: undefined })
+      assert.strictEqual(all[1]!.shards, 1)
+      yield* Queues.setShards("q", 4)
+      assert.strictEqual((yield* Queues.settings("q")).shards, 4)
     }).pipe(Effect.provide(Live)))
 
   it.effect("that make no sense are refused before anything is sent", () =>

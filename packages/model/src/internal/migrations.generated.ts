@@ -3582,14 +3582,16 @@ returns table (
   failed_ms float8,
   cancelled_ms float8,
   dlq boolean,
-  dlq_ms float8
+  dlq_ms float8,
+  shards integer
 )
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select
     q.name, q.paused_at, q.paused_by, q.overrides,
     date_part('epoch', q.completed_retention) * 1000, date_part('epoch', q.failed_retention) * 1000,
-    date_part('epoch', q.cancelled_retention) * 1000, q.dlq, date_part('epoch', q.dlq_retention) * 1000
+    date_part('epoch', q.cancelled_retention) * 1000, q.dlq, date_part('epoch', q.dlq_retention) * 1000,
+    q.shards
   from awa/*control*/.queues q
   where p_queues is null or q.name = any (p_queues)
   order by q.name
