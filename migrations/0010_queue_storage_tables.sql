@@ -379,7 +379,7 @@ language plpgsql stable
 as $$
 begin
   return p_ranges is not null and not exists (
-    select from awa.active_slots a where not awa.is_within(a.slot, p_ranges)
+    select from awa.active_slots a where awa.is_within(a.slot, p_ranges) is not true
   );
 end
 $$;

@@ -284,6 +284,8 @@ declare
   -- Of them, those that have ended since.
   v_xids xid8[];
   v_afters bigint[];
+  -- Bytes of a job, so that all of them together keep within what claim_lanes allows.
+  v_most constant integer := least(33554432 / greatest(p_limit, 1), 65536);
 begin
   seen := pg_current_snapshot();
   is_plain := true;
@@ -314,13 +316,16 @@ begin
   end if;
 
   select
-    array_agg(r.pos), string_agg(r.body, ','), min(r.slot),
-    min(r.slot) = max(r.slot) and count(r.body) = count(*) and max(r.pos) - min(r.pos) < 2147483647
+    array_agg(r.pos),
+    -- What numbers with large exponents are as text, the bound below cannot know.
+    string_agg(r.body, ',') filter (where octet_length(r.body) <= v_most), min(r.slot),
+    min(r.slot) = max(r.slot) and count(*) = count(*) filter (where octet_length(r.body) <= v_most)
+      and max(r.pos) - min(r.pos) < 2147483647
   into lane_ahead.positions, lane_ahead.bodies, lane_ahead.slot, is_plain
   from (
     -- In the order of positions, which the aggregates keep.
     select r.pos, r.slot,
-      case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= least(33554432 / greatest(p_limit, 1), 65536) then
+      case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= v_most then
         awa.claimed_body(
           r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
         )
@@ -353,7 +358,7 @@ begin
   select
     s.slot, b.slot, b.batch_id, b.nonce, m.member, r.job_id, r.run_lease + 1, b.owner, b.claimed_at, b.deadline_at,
     b.claimed_at
-  from jsonb_array_elements(p_jobs::jsonb) j(batch)
+  from json_array_elements(p_jobs::json) j(batch)
   cross join lateral (
     select * from awa.claim_batches b
     where b.slot = (j.batch ->> 0)::smallint and b.batch_id = (j.batch ->> 1)::bigint limit 1
@@ -387,7 +392,9 @@ as $$
 declare
   v_ranges smallint[] := awa.note_slot_ranges();
   -- Who waits since then has waited one, two, three intervals.
-  v_interval constant interval := case when p_aging_ms > 0 then p_aging_ms * interval '1 millisecond' end;
+  v_interval constant interval := case
+    when p_aging_ms > 0 then least(p_aging_ms, 3155760000000) * interval '1 millisecond' -- a century will do
+  end;
   v_one constant timestamptz := coalesce(coalesce(p_now, statement_timestamp()) - v_interval, '-infinity');
   v_two constant timestamptz := coalesce(v_one - v_interval, '-infinity');
   v_three constant timestamptz := coalesce(v_two - v_interval, '-infinity');
@@ -698,6 +705,10 @@ begin
     -- A claim lost in a crash is only a redelivery, and the flush of a completion carries the claim's WAL with it. Local
     -- to the transaction: a session setting would leak, a SET clause would end before the commit.
     perform set_config('synchronous_commit', 'off', true);
+  end if;
+
+  if p_limit = 0 then
+    return; -- it could learn which transactions have ended, and not that they left rows
   end if;
 
   -- Locks are released after the claim is visible.

@@ -272,7 +272,10 @@ begin
     return right(v_note, 1) = 't';
   end if;
   v_found := exists (select from awa.leases x where x.owner = p_owner);
-  perform set_config('awa.leases', concat(v_mark, v_found), false);
+  -- A prepared transaction keeps its settings and may yet give back the leases it has taken away.
+  if current_setting('awa.leases_ended', true) is distinct from 'on' then
+    perform set_config('awa.leases', concat(v_mark, v_found), false);
+  end if;
   return v_found;
 end
 $$;
@@ -327,6 +330,7 @@ begin
       p_dlq
     ) c;
     if close_attempts.successors is not null then
+      perform set_config('awa.leases_ended', 'on', true);
       close_attempts.successors := awa.place(close_attempts.successors, p_now);
     end if;
   end if;
@@ -432,6 +436,9 @@ begin
           select from awa.closures k
           where k.slot = v_slot and k.batch_id = x.batch_id and x.member = any (k.members)
         );
+      if found then
+        perform set_config('awa.leases_ended', 'on', true);
+      end if;
     end if;
   end loop;
 end

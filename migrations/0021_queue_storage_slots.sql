@@ -545,7 +545,10 @@ begin
   -- All the work comes before the lock: once all rows are closed, nothing but a stray changes that.
   v_closed := awa.closed_rows(p_slot);
   if v_closed <> v_slot.counted_rows then
-    if not exists (select from awa.open_attempts a where a.slot = p_slot) then
+    -- Those of a stray were not counted. Its note commits with them, so it is seen by whoever sees one of them closed.
+    if not exists (select from awa.slot_strays s where s.slot = p_slot)
+      and not exists (select from awa.open_attempts a where a.slot = p_slot)
+    then
       perform awa.repair_slot(p_slot, v_now);
     end if;
     return 'open';

@@ -356,6 +356,28 @@ rule(server, "a cursor that has only learned keeps what is pending", {
   }
 })
 
+/** Sixteen transactions have ended since, each with a job. */
+rule(server, "a claim of nothing learns nothing", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const claimer = await world.session()
+    const others = await Promise.all(Array.from({ length: 16 }, () => transaction(world)))
+    for (const other of others) ledger.waiting(await enqueue(other))
+    ledger.waiting(await enqueue(claimer))
+    ledger.claimed(await claim(claimer))
+    await Promise.all(others.map(commit))
+    ledger.claimed(await claim(claimer, { limit: 0 }))
+    await drain(claimer, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "that what has ended left no rows": {
+      breaks: [{ within: "awa.claim", find: "if p_limit = 0 then", replace: "if false then" }],
+      shows: ["job lost"]
+    }
+  }
+})
+
 /** One claim is under way when another one starts. */
 const twoClaims = (isolation: string) => async (world: World) => {
   const ledger = new Ledger()

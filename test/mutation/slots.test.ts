@@ -231,7 +231,7 @@ rule(server, "a claim's snapshot agrees with the slots it looks at", {
     "it does not ask": {
       breaks: [{
         within: "awa.covers_slots",
-        find: "where not awa.is_within(a.slot, p_ranges)",
+        find: "where awa.is_within(a.slot, p_ranges) is not true",
         replace: "where false"
       }],
       shows: ["job lost"]
@@ -359,6 +359,36 @@ rule(server, "a slot is freed only when all of its attempts have ended", {
         replace: "if false then"
       }],
       shows: ["job lost"]
+    }
+  }
+})
+
+/** A producer that read the register before the slot was sealed commits when it has been drained. */
+rule(server, "what a stray has written is not taken for lost", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const session = await world.session()
+    await oneJob(session, ledger)
+    await openNext(session)
+    await Slots.count(session, 0)
+    await Slots.drain(session, 0, hours(1))
+    await session.query("select setval('awa.ready_slot', 0)")
+    ledger.waiting(await enqueue(session, 3))
+    await session.query("insert into awa.slot_strays (slot) values (0)")
+    await session.query("select setval('awa.ready_slot', 1)")
+    await complete(session, ledger.claimed(await claim(session, { limit: 1 })))
+    await Slots.free(session, 0, { retention: 0, settle: 0 })
+    await drain(session, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "it is": {
+      breaks: [{
+        within: "awa.free_slot",
+        find: "if not exists (select from awa.slot_strays s where s.slot = p_slot) and",
+        replace: "if"
+      }],
+      shows: ["job doubled"]
     }
   }
 })

@@ -1,10 +1,12 @@
 import { Job, QueueStorage } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
-import { Effect, Schema } from "effect"
+import { Duration, Effect, Schema } from "effect"
 import { MigratedLive } from "./support/database.js"
 
 const Anything = Job.make("anything", { payload: Schema.Unknown })
+
+const owner = "00000000-0000-4000-8000-000000000001"
 
 /** What the engine says when it starts on a database that was tampered with. */
 const startsWith = (tamper: string) =>
@@ -66,7 +68,6 @@ describe("a claim", () => {
           return '{}';
         end
         $$`)
-      const owner = "00000000-0000-4000-8000-000000000001"
       const jobs = yield* claim({
         queue: "default",
         limit: 100,
@@ -76,6 +77,37 @@ describe("a claim", () => {
         durability: "async"
       })
       assert.strictEqual(jobs.length, 1) // 100, 100, 12, 1
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("keeps within its bound of bytes, whatever numbers become as text", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      const { claim } = yield* QueueStorage.make
+      yield* sql`
+        select awa.enqueue(jsonb_agg(jsonb_build_object(
+          'kind', 'do', 'args', (select jsonb_agg('1e131000'::jsonb) from generate_series(1, 150))
+        ))) from generate_series(1, 2)`
+      for (const nonce of ["1", "2"]) {
+        const jobs = yield* claim({ queue: "default", limit: 2, owner, nonce, deadline: null, durability: "async" })
+        assert.strictEqual(jobs.length, 1)
+      }
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("of several priorities may be told that they never age", () =>
+    Effect.gen(function*() {
+      const { claim } = yield* QueueStorage.make
+      yield* Anything.enqueue(3, { priority: 3 })
+      yield* Anything.enqueue(1, { priority: 1 })
+      const jobs = yield* claim({
+        queue: "default",
+        limit: 2,
+        owner,
+        nonce: "1",
+        deadline: null,
+        priorityAging: Duration.millis(Number.MAX_SAFE_INTEGER),
+        durability: "async"
+      })
+      assert.deepStrictEqual(jobs.map(({ args }) => args), [1, 3])
     }).pipe(Effect.provide(MigratedLive())))
 })
 
@@ -97,7 +129,6 @@ describe("attempts that do not succeed", () => {
       // A session that planned its statements when the slot was nearly empty.
       const session = yield* sql.reserve
       const run = (text: string) => session.executeUnprepared(text, [], undefined)
-      const owner = "00000000-0000-4000-8000-000000000001"
       const blocks = Effect.gen(function*() {
         yield* run(`select from awa.claim('default', 20, '${owner}', 7, null, true, null)`)
         const [row] = yield* run(`explain (analyze, buffers, format json)

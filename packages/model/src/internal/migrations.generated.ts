@@ -442,7 +442,7 @@ language plpgsql stable
 as $$
 begin
   return p_ranges is not null and not exists (
-    select from awa.active_slots a where not awa.is_within(a.slot, p_ranges)
+    select from awa.active_slots a where awa.is_within(a.slot, p_ranges) is not true
   );
 end
 $$;
@@ -1327,6 +1327,8 @@ declare
   -- Of them, those that have ended since.
   v_xids xid8[];
   v_afters bigint[];
+  -- Bytes of a job, so that all of them together keep within what claim_lanes allows.
+  v_most constant integer := least(33554432 / greatest(p_limit, 1), 65536);
 begin
   seen := pg_current_snapshot();
   is_plain := true;
@@ -1357,13 +1359,16 @@ begin
   end if;
 
   select
-    array_agg(r.pos), string_agg(r.body, ','), min(r.slot),
-    min(r.slot) = max(r.slot) and count(r.body) = count(*) and max(r.pos) - min(r.pos) < 2147483647
+    array_agg(r.pos),
+    -- What numbers with large exponents are as text, the bound below cannot know.
+    string_agg(r.body, ',') filter (where octet_length(r.body) <= v_most), min(r.slot),
+    min(r.slot) = max(r.slot) and count(*) = count(*) filter (where octet_length(r.body) <= v_most)
+      and max(r.pos) - min(r.pos) < 2147483647
   into lane_ahead.positions, lane_ahead.bodies, lane_ahead.slot, is_plain
   from (
     -- In the order of positions, which the aggregates keep.
     select r.pos, r.slot,
-      case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= least(33554432 / greatest(p_limit, 1), 65536) then
+      case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= v_most then
         awa.claimed_body(
           r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
         )
@@ -1396,7 +1401,7 @@ begin
   select
     s.slot, b.slot, b.batch_id, b.nonce, m.member, r.job_id, r.run_lease + 1, b.owner, b.claimed_at, b.deadline_at,
     b.claimed_at
-  from jsonb_array_elements(p_jobs::jsonb) j(batch)
+  from json_array_elements(p_jobs::json) j(batch)
   cross join lateral (
     select * from awa.claim_batches b
     where b.slot = (j.batch ->> 0)::smallint and b.batch_id = (j.batch ->> 1)::bigint limit 1
@@ -1430,7 +1435,9 @@ as $$
 declare
   v_ranges smallint[] := awa.note_slot_ranges();
   -- Who waits since then has waited one, two, three intervals.
-  v_interval constant interval := case when p_aging_ms > 0 then p_aging_ms * interval '1 millisecond' end;
+  v_interval constant interval := case
+    when p_aging_ms > 0 then least(p_aging_ms, 3155760000000) * interval '1 millisecond' -- a century will do
+  end;
   v_one constant timestamptz := coalesce(coalesce(p_now, statement_timestamp()) - v_interval, '-infinity');
   v_two constant timestamptz := coalesce(v_one - v_interval, '-infinity');
   v_three constant timestamptz := coalesce(v_two - v_interval, '-infinity');
@@ -1741,6 +1748,10 @@ begin
     -- A claim lost in a crash is only a redelivery, and the flush of a completion carries the claim's WAL with it. Local
     -- to the transaction: a session setting would leak, a SET clause would end before the commit.
     perform set_config('synchronous_commit', 'off', true);
+  end if;
+
+  if p_limit = 0 then
+    return; -- it could learn which transactions have ended, and not that they left rows
   end if;
 
   -- Locks are released after the claim is visible.
@@ -2185,7 +2196,10 @@ begin
     return right(v_note, 1) = 't';
   end if;
   v_found := exists (select from awa.leases x where x.owner = p_owner);
-  perform set_config('awa.leases', concat(v_mark, v_found), false);
+  -- A prepared transaction keeps its settings and may yet give back the leases it has taken away.
+  if current_setting('awa.leases_ended', true) is distinct from 'on' then
+    perform set_config('awa.leases', concat(v_mark, v_found), false);
+  end if;
   return v_found;
 end
 $$;
@@ -2240,6 +2254,7 @@ begin
       p_dlq
     ) c;
     if close_attempts.successors is not null then
+      perform set_config('awa.leases_ended', 'on', true);
       close_attempts.successors := awa.place(close_attempts.successors, p_now);
     end if;
   end if;
@@ -2345,6 +2360,9 @@ begin
           select from awa.closures k
           where k.slot = v_slot and k.batch_id = x.batch_id and x.member = any (k.members)
         );
+      if found then
+        perform set_config('awa.leases_ended', 'on', true);
+      end if;
     end if;
   end loop;
 end
@@ -5475,7 +5493,10 @@ begin
   -- All the work comes before the lock: once all rows are closed, nothing but a stray changes that.
   v_closed := awa.closed_rows(p_slot);
   if v_closed <> v_slot.counted_rows then
-    if not exists (select from awa.open_attempts a where a.slot = p_slot) then
+    -- Those of a stray were not counted. Its note commits with them, so it is seen by whoever sees one of them closed.
+    if not exists (select from awa.slot_strays s where s.slot = p_slot)
+      and not exists (select from awa.open_attempts a where a.slot = p_slot)
+    then
       perform awa.repair_slot(p_slot, v_now);
     end if;
     return 'open';
