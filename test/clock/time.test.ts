@@ -70,7 +70,7 @@ const happened = (it: Started, what: string, accepts: () => boolean) =>
   })
 
 const flushed = (it: Started, count: number) =>
-  happened(it, `${count} attempts ended`, () => it.signals.flushed().length === count)
+  happened(it, `${count} attempts ended`, () => it.signals.flushed().length >= count)
 
 const isClaimed = ({ signals }: Started) => signals.all("claimed").some(({ count }) => count === 1)
 
