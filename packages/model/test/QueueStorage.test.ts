@@ -185,6 +185,22 @@ describe("what plain SQL may enqueue", () => {
 })
 
 describe("the slots a claim looks at", () => {
+  it.effect("are found again when the session was told nonsense, and may be none", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      const { claim } = yield* QueueStorage.make
+      const claimed = (nonce: string) =>
+        claim({ queue: "default", limit: 1, owner, nonce, deadline: null, durability: "async" })
+      yield* Anything.enqueueMany([1, 2, 3])
+      for (const [nonce, ranges] of ["{}", "{NULL,1,NULL,3}", "{5,7,8,9}"].entries()) {
+        yield* sql`select set_config('awa.slot_ranges', ${ranges}, false)`
+        assert.strictEqual((yield* claimed(String(nonce))).length, 1, ranges)
+      }
+      yield* sql`truncate awa.slots`
+      yield* sql`select set_config('awa.slot_ranges', '', false)`
+      assert.deepStrictEqual(yield* claimed("4"), [])
+    }).pipe(Effect.provide(MigratedLive({ maxConnections: 1 }))))
+
   it.effect("are two ranges with as few others in them as can be", () =>
     Effect.gen(function*() {
       const sql = yield* SqlClient.SqlClient

@@ -436,12 +436,12 @@ as $$
   select p_slot between p_ranges[1] and p_ranges[2] or p_slot between p_ranges[3] and p_ranges[4]
 $$;
 
--- Whether ranges that were read earlier still hold all active slots.
+-- Whether ranges that were read earlier still hold all active slots. Null ones hold none, which do where there is none.
 create function awa.covers_slots(p_ranges smallint[]) returns boolean
 language plpgsql stable
 as $$
 begin
-  return p_ranges is not null and not exists (
+  return not exists (
     select from awa.active_slots a where awa.is_within(a.slot, p_ranges) is not true
   );
 end
