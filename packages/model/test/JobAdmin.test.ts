@@ -480,8 +480,10 @@ describe("reading", () => {
           "job(1)",
           ...["'available'", "'completed'", "'scheduled'", "null"].map(page)
         ]
-        yield* Effect.forEach(calls, blocks) // fills the caches of catalogue and plans
-        return yield* Effect.forEach(calls, blocks)
+        // The least of three: to plan reads thousands of blocks of the catalogue, the first time, and again whenever
+        // autovacuum has just been to one of the tables.
+        const passes = yield* Effect.replicateEffect(Effect.forEach(calls, blocks), 3)
+        return calls.map((_, i) => Math.min(...passes.map((pass) => pass[i]!)))
       })
       yield* finish(500)
       yield* Note.enqueueMany(Array.from({ length: 500 }, (_, n) => ({ n })))

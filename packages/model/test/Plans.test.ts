@@ -96,8 +96,11 @@ const measure = async (client: Pg.Client, running: ReadonlyArray<Batch>) => {
   }
   const read: Record<string, number> = {}
   for (const [name, call] of Object.entries(calls)) {
-    await blocks(`select * from ${call}`) // fills the caches of catalogue and plans
-    read[name] = await blocks(`select * from ${call}`)
+    // The least of three: to plan reads thousands of blocks of the catalogue, the first time, and again whenever autovacuum
+    // has just been to one of the tables.
+    const passes: Array<number> = []
+    while (passes.length < 3) passes.push(await blocks(`select * from ${call}`))
+    read[name] = Math.min(...passes)
   }
   return read
 }
@@ -142,7 +145,7 @@ describe("a quiet queue beside a busy one", () => {
       }
       for (const [state, read] of Object.entries(states)) {
         for (const [name, blocks] of Object.entries(read)) {
-          assert.isBelow(blocks, 2 * alone[name]! + (allowed[name] ?? 300), `${name}, ${state}`)
+          assert.isBelow(blocks, 2 * alone[name]! + (allowed[name] ?? 30), `${name}, ${state}`)
         }
       }
     }))
