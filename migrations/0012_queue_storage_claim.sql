@@ -134,10 +134,13 @@ begin
   tombstoned_head.n := tombstoned_head.n + (
     select count(*)
     from unnest(p_xids, p_afters) f(xid, after)
-    join awa.ready_entries r
-      on awa.is_within(r.slot, p_ranges)
+    cross join lateral (
+      select r.slot, r.pos from awa.ready_entries r
+      where awa.is_within(r.slot, p_ranges)
         and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
-    join awa.tombstones t on t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+      offset 0 -- or all that the cursor has passed may be read, here as below
+    ) r
+    where awa.is_tombstoned(r.slot, p_lane_id, r.pos)
   );
 end
 $$;
@@ -157,12 +160,14 @@ begin
   return query
   select r.*
   from unnest(p_xids, p_afters) f(xid, after)
-  join awa.ready_entries r
-    on awa.is_within(r.slot, p_ranges)
+  cross join lateral (
+    select r.*
+    from awa.ready_entries r
+    where awa.is_within(r.slot, p_ranges)
       and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
-  where not exists (
-    select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
-  )
+      and not awa.is_tombstoned(r.slot, p_lane_id, r.pos)
+    order by r.pos limit p_limit
+  ) r
   order by r.pos limit p_limit;
 end
 $$;
@@ -818,9 +823,12 @@ begin
     exists (
       select
       from unnest(v_xids, v_afters) f(xid, after)
-      join awa.ready_entries r
-        on awa.is_within(r.slot, p_ranges)
+      cross join lateral (
+        select from awa.ready_entries r
+        where awa.is_within(r.slot, p_ranges)
           and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+        offset 0
+      ) r
       offset 256
     ) or exists (select from awa.late_entries(p_ranges, p_lane_id, p_cursor_pos, v_xids, v_afters, 1))
   );

@@ -302,6 +302,7 @@ begin
     cross join lateral (
       select r.slot, r.pos, r.run_at from awa.ready_entries r
       where r.lane_id = p_lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= p_cursor_pos
+      offset 0 -- or all that the cursor has passed may be read
     ) r
     where not exists (
       select from awa.tombstones t where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
@@ -533,10 +534,14 @@ begin
       )
       union all
       (
-        select r.pos, r
+        select r.pos, r.entry
         from unnest(c.pending_xids, c.pending_after) p(xid, after)
-        join awa.ready_entries r on r.lane_id = l.lane_id and r.xid = p.xid
-          and r.pos > greatest(p.after, p_after) and r.pos <= least(c.cursor_pos, v_bound)
+        cross join lateral (
+          select r.slot, r.lane_id, r.pos, r as entry from awa.ready_entries r
+          where r.lane_id = l.lane_id and r.xid = p.xid
+            and r.pos > greatest(p.after, p_after) and r.pos <= least(c.cursor_pos, v_bound)
+          offset 0
+        ) r
         where not exists (
           select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
         )

@@ -228,12 +228,13 @@ as $$
   order by -b.batch_id limit 1
 $$;
 
--- The rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending
+-- The first rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending
 -- when the cursor moved. Meant for a slot that nobody writes to.
-create function awa.waiting_in(p_slot smallint, p_lane_id bigint) returns setof awa.ready_entries
+create function awa.waiting_in(p_slot smallint, p_lane_id bigint, p_limit integer) returns setof awa.ready_entries
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off -- an index has the order: who plans late must not read all to sort it
 as $$
 declare
   v_cursor awa.claim_batches;
@@ -241,15 +242,30 @@ begin
   select * into v_cursor from awa.lane_cursor(p_lane_id);
   return query
   select r.* from (
-    select r.* from awa.ready_entries r
-    where r.slot = p_slot and r.lane_id = p_lane_id and r.pos > coalesce(v_cursor.cursor_pos, 0)
+    (
+      select r.* from awa.ready_entries r
+      where r.slot = p_slot and r.lane_id = p_lane_id and r.pos > coalesce(v_cursor.cursor_pos, 0)
+        and (
+          select true from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos limit 1
+        ) is null
+      order by r.pos limit p_limit
+    )
     union all
-    select r.*
-    from unnest(v_cursor.pending_xids, v_cursor.pending_after) p(xid, after)
-    join awa.ready_entries r on r.slot = p_slot and r.lane_id = p_lane_id and r.xid = p.xid
-      and r.pos > p.after and r.pos <= v_cursor.cursor_pos
+    (
+      select r.*
+      from unnest(v_cursor.pending_xids, v_cursor.pending_after) p(xid, after)
+      cross join lateral (
+        select r.* from awa.ready_entries r
+        where r.slot = p_slot and r.lane_id = p_lane_id and r.xid = p.xid
+          and r.pos > p.after and r.pos <= v_cursor.cursor_pos
+          and (
+            select true from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos limit 1
+          ) is null
+        order by r.pos limit p_limit
+      ) r
+    )
   ) r
-  where not exists (select from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos);
+  order by r.pos limit p_limit;
 end
 $$;
 
@@ -285,7 +301,7 @@ as $$
     union
     select c.lane_id from claimed c where c.lane_id is not null
   ) l
-  cross join lateral (select exists (select from awa.waiting_in(p_slot, l.lane_id)) as waits) w
+  cross join lateral (select exists (select from awa.waiting_in(p_slot, l.lane_id, 1)) as waits) w
   where w.waits or exists (select from awa.lane_cursor(l.lane_id) c where c.slot = p_slot)
 $$;
 
@@ -325,7 +341,7 @@ begin
     return 0;
   end if;
   with moved as materialized (
-    select r.* from awa.waiting_in(p_slot, p_lane_id) r order by r.pos limit p_limit
+    select r.* from awa.waiting_in(p_slot, p_lane_id, p_limit) r
   ),
   copied as (
     insert into awa.ready_entries (
@@ -394,7 +410,7 @@ begin
       c.pending_xids, c.pending_after
     from awa.lane_cursor(v_lane) c
     cross join (select s.slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null) o
-    where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane));
+    where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane, 1));
   end loop;
   drained := not exists (select from awa.undrained_lanes(p_slot));
   if drained then

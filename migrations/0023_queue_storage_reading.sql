@@ -96,8 +96,12 @@ begin
     (
       select r.slot, r.lane_id, r.pos, r.job_id
       from unnest(c.pending_xids, c.pending_after) p(xid, after)
-      join awa.ready_entries r
-        on r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+      cross join lateral (
+        -- Apart, or it is planned to read all that the cursor has passed.
+        select r.* from awa.ready_entries r
+        where r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        offset 0
+      ) r
       where r.job_id < p_before and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag)
         and not awa.is_tombstoned(r.slot, r.lane_id, r.pos)
       order by r.job_id desc limit p_limit

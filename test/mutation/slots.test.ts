@@ -324,7 +324,7 @@ rule(server, "a slot is drained only when none of its rows waits", {
         replace: "where exists"
       }, {
         within: "awa.drain_slot",
-        find: "where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane));",
+        find: "where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane, 1));",
         replace: "where c.slot = p_slot;"
       }, {
         within: "awa.drain_slot",

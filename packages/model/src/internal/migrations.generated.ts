@@ -1177,10 +1177,13 @@ begin
   tombstoned_head.n := tombstoned_head.n + (
     select count(*)
     from unnest(p_xids, p_afters) f(xid, after)
-    join awa.ready_entries r
-      on awa.is_within(r.slot, p_ranges)
+    cross join lateral (
+      select r.slot, r.pos from awa.ready_entries r
+      where awa.is_within(r.slot, p_ranges)
         and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
-    join awa.tombstones t on t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
+      offset 0 -- or all that the cursor has passed may be read, here as below
+    ) r
+    where awa.is_tombstoned(r.slot, p_lane_id, r.pos)
   );
 end
 $$;
@@ -1200,12 +1203,14 @@ begin
   return query
   select r.*
   from unnest(p_xids, p_afters) f(xid, after)
-  join awa.ready_entries r
-    on awa.is_within(r.slot, p_ranges)
+  cross join lateral (
+    select r.*
+    from awa.ready_entries r
+    where awa.is_within(r.slot, p_ranges)
       and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
-  where not exists (
-    select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
-  )
+      and not awa.is_tombstoned(r.slot, p_lane_id, r.pos)
+    order by r.pos limit p_limit
+  ) r
   order by r.pos limit p_limit;
 end
 $$;
@@ -1861,9 +1866,12 @@ begin
     exists (
       select
       from unnest(v_xids, v_afters) f(xid, after)
-      join awa.ready_entries r
-        on awa.is_within(r.slot, p_ranges)
+      cross join lateral (
+        select from awa.ready_entries r
+        where awa.is_within(r.slot, p_ranges)
           and r.lane_id = p_lane_id and r.xid = f.xid and r.pos > f.after and r.pos <= p_cursor_pos
+        offset 0
+      ) r
       offset 256
     ) or exists (select from awa.late_entries(p_ranges, p_lane_id, p_cursor_pos, v_xids, v_afters, 1))
   );
@@ -3730,6 +3738,7 @@ begin
     cross join lateral (
       select r.slot, r.pos, r.run_at from awa.ready_entries r
       where r.lane_id = p_lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= p_cursor_pos
+      offset 0 -- or all that the cursor has passed may be read
     ) r
     where not exists (
       select from awa.tombstones t where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
@@ -3961,10 +3970,14 @@ begin
       )
       union all
       (
-        select r.pos, r
+        select r.pos, r.entry
         from unnest(c.pending_xids, c.pending_after) p(xid, after)
-        join awa.ready_entries r on r.lane_id = l.lane_id and r.xid = p.xid
-          and r.pos > greatest(p.after, p_after) and r.pos <= least(c.cursor_pos, v_bound)
+        cross join lateral (
+          select r.slot, r.lane_id, r.pos, r as entry from awa.ready_entries r
+          where r.lane_id = l.lane_id and r.xid = p.xid
+            and r.pos > greatest(p.after, p_after) and r.pos <= least(c.cursor_pos, v_bound)
+          offset 0
+        ) r
         where not exists (
           select from awa.tombstones t where t.slot = r.slot and t.lane_id = r.lane_id and t.pos = r.pos
         )
@@ -5176,12 +5189,13 @@ as $$
   order by -b.batch_id limit 1
 $$;
 
--- The rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending
+-- The first rows of a lane in a slot that wait: beyond the cursor, or at or below it but of a transaction that was pending
 -- when the cursor moved. Meant for a slot that nobody writes to.
-create function awa.waiting_in(p_slot smallint, p_lane_id bigint) returns setof awa.ready_entries
+create function awa.waiting_in(p_slot smallint, p_lane_id bigint, p_limit integer) returns setof awa.ready_entries
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off -- an index has the order: who plans late must not read all to sort it
 as $$
 declare
   v_cursor awa.claim_batches;
@@ -5189,15 +5203,30 @@ begin
   select * into v_cursor from awa.lane_cursor(p_lane_id);
   return query
   select r.* from (
-    select r.* from awa.ready_entries r
-    where r.slot = p_slot and r.lane_id = p_lane_id and r.pos > coalesce(v_cursor.cursor_pos, 0)
+    (
+      select r.* from awa.ready_entries r
+      where r.slot = p_slot and r.lane_id = p_lane_id and r.pos > coalesce(v_cursor.cursor_pos, 0)
+        and (
+          select true from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos limit 1
+        ) is null
+      order by r.pos limit p_limit
+    )
     union all
-    select r.*
-    from unnest(v_cursor.pending_xids, v_cursor.pending_after) p(xid, after)
-    join awa.ready_entries r on r.slot = p_slot and r.lane_id = p_lane_id and r.xid = p.xid
-      and r.pos > p.after and r.pos <= v_cursor.cursor_pos
+    (
+      select r.*
+      from unnest(v_cursor.pending_xids, v_cursor.pending_after) p(xid, after)
+      cross join lateral (
+        select r.* from awa.ready_entries r
+        where r.slot = p_slot and r.lane_id = p_lane_id and r.xid = p.xid
+          and r.pos > p.after and r.pos <= v_cursor.cursor_pos
+          and (
+            select true from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos limit 1
+          ) is null
+        order by r.pos limit p_limit
+      ) r
+    )
   ) r
-  where not exists (select from awa.tombstones t where t.slot = p_slot and t.lane_id = p_lane_id and t.pos = r.pos);
+  order by r.pos limit p_limit;
 end
 $$;
 
@@ -5233,7 +5262,7 @@ as $$
     union
     select c.lane_id from claimed c where c.lane_id is not null
   ) l
-  cross join lateral (select exists (select from awa.waiting_in(p_slot, l.lane_id)) as waits) w
+  cross join lateral (select exists (select from awa.waiting_in(p_slot, l.lane_id, 1)) as waits) w
   where w.waits or exists (select from awa.lane_cursor(l.lane_id) c where c.slot = p_slot)
 $$;
 
@@ -5273,7 +5302,7 @@ begin
     return 0;
   end if;
   with moved as materialized (
-    select r.* from awa.waiting_in(p_slot, p_lane_id) r order by r.pos limit p_limit
+    select r.* from awa.waiting_in(p_slot, p_lane_id, p_limit) r
   ),
   copied as (
     insert into awa.ready_entries (
@@ -5342,7 +5371,7 @@ begin
       c.pending_xids, c.pending_after
     from awa.lane_cursor(v_lane) c
     cross join (select s.slot from awa.slots s where s.ring = 'ready' and s.sealed_at is null) o
-    where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane));
+    where c.slot = p_slot and not exists (select from awa.waiting_in(p_slot, v_lane, 1));
   end loop;
   drained := not exists (select from awa.undrained_lanes(p_slot));
   if drained then
@@ -6087,8 +6116,12 @@ begin
     (
       select r.slot, r.lane_id, r.pos, r.job_id
       from unnest(c.pending_xids, c.pending_after) p(xid, after)
-      join awa.ready_entries r
-        on r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+      cross join lateral (
+        -- Apart, or it is planned to read all that the cursor has passed.
+        select r.* from awa.ready_entries r
+        where r.lane_id = l.lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= c.cursor_pos
+        offset 0
+      ) r
       where r.job_id < p_before and (p_kind is null or r.kind = p_kind) and awa.has_tag(r.envelope, p_tag)
         and not awa.is_tombstoned(r.slot, r.lane_id, r.pos)
       order by r.job_id desc limit p_limit
