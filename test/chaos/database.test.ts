@@ -14,17 +14,21 @@ import * as Server from "./support/server.js"
 import * as Work from "./support/work.js"
 
 /** Lets a worker work while something happens to the database again and again, and looks whether all is well. */
-const endures = <E, R>(seed: number, times: number, blow: (worker: Load.Started) => Effect.Effect<unknown, E, R>) =>
+const endures = <E, R>(
+  seed: number,
+  options: { readonly times: number; readonly slots?: number },
+  blow: (worker: Load.Started) => Effect.Effect<unknown, E, R>
+) =>
   Effect.gen(function*() {
     const between = seeded(seed)
-    const { runs, worker } = Load.makeRuns()
+    const { runs, worker } = Load.makeRuns(options.slots)
     yield* Work.createLedger
     yield* Work.hurry
     const started = yield* start(worker)
     const { awa, signals } = started
     const acknowledged: Array<bigint> = []
     const producer = yield* Effect.fork(Load.produce(acknowledged, () => acknowledged.length - Load.endedBy(started)))
-    for (let i = 0; i < times; i++) {
+    for (let i = 0; i < options.times; i++) {
       const goal = Load.endedBy(started) + between(50, 400)
       yield* signals.until(`${goal} attempts ended`, () => Load.endedBy(started) >= goal)
       yield* blow(started)
@@ -60,16 +64,29 @@ describe("a worker under load", () => {
     it.scopedLive(`survives crashes of the server, and loses nothing (seed ${seed})`, () =>
       Effect.gen(function*() {
         const { restart } = yield* EmbeddedPostgres.EmbeddedPostgres
-        yield* endures(seed, 2, () => restart("immediate"))
+        yield* endures(seed, { times: 2 }, () => restart("immediate"))
       }).pipe(Effect.scoped, Effect.provide(Server.layer)))
 
     it.scopedLive(`survives the end of every session, and loses nothing (seed ${seed})`, () =>
       Effect.gen(function*() {
         const { name } = yield* TestDatabase.TestDatabase
         const sql = yield* SqlClient.SqlClient
-        yield* endures(seed, 3, () =>
+        yield* endures(seed, { times: 3 }, () =>
           Effect.ignore(sql`select pg_terminate_backend(pid) from pg_stat_activity
             where datname = ${name} and pid <> pg_backend_pid()`))
+      }).pipe(Effect.scoped, Effect.provide(TestDatabase.layer())))
+
+    it.scopedLive(`does so with one slot, whose claims take the ends of attempts along (seed ${seed})`, () =>
+      Effect.gen(function*() {
+        const { name } = yield* TestDatabase.TestDatabase
+        const sql = yield* SqlClient.SqlClient
+        yield* endures(
+          seed,
+          { times: 5, slots: 1 },
+          () =>
+            Effect.ignore(sql`select pg_terminate_backend(pid) from pg_stat_activity
+            where datname = ${name} and pid <> pg_backend_pid()`)
+        )
       }).pipe(Effect.scoped, Effect.provide(TestDatabase.layer())))
   }
 })

@@ -139,7 +139,19 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
     })
   )
 
-  const claimRows = run<{ jobs: string | null; claimed_at: Date; deadline_at: Date | null }>("claim", text.claim)
+  /** Few columns, and no date: who claims one job at a time feels each. */
+  interface ClaimRow {
+    readonly jobs: string
+    readonly claimed_at: number | null
+  }
+  const claimRows = run<ClaimRow>("claim", text.claim)
+  const completeAndClaimRows = run<{
+    readonly rejected: string | null
+    readonly jobs: string | null
+    readonly claimed_at: number | null
+  }>("complete and claim", text.completeAndClaim)
+  const millis = (duration: Duration.Duration | null | undefined): number | null =>
+    duration ? Math.ceil(Duration.toMillis(duration)) : null
 
   /**
    * Too many ids between snapshot and claim: again with all, for after a burst of subtransactions the failed call's own id
@@ -157,26 +169,30 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         limit,
         request.owner,
         request.nonce,
-        request.deadline === null ? null : Math.ceil(Duration.toMillis(request.deadline)),
+        millis(request.deadline),
         request.durability === "async",
         at,
-        request.priorityAging ? Math.ceil(Duration.toMillis(request.priorityAging)) : null
+        millis(request.priorityAging)
       ),
       (error) => tries > 0 && error._tag === "DatabaseError" && error.sqlState === tooManyPending,
       () => claimUpTo(request, at, tries === claimTries ? limit : Math.max(1, limit >> 3), tries - 1)
     )
 
-  /** Of a queue with several shards a row without jobs says that another claim was quicker. */
   const claim = (request: ClaimRequest, tries = shardTries): ReturnType<Service["claim"]> =>
     Effect.flatMap(now, (at) =>
-      Effect.flatMap(claimUpTo(request, at, request.limit), ([row]) => {
-        if (row === undefined) return Effect.succeed([])
-        if (row.jobs === null) return tries > 0 ? claim(request, tries - 1) : Effect.succeed([])
-        const { nonce, queue } = request
-        const jobs = codec.claimedJobs(row.jobs, { queue, nonce, claimedAt: row.claimed_at })
-        // All of them were to be cancelled; there may be others behind.
-        return jobs.length === 0 ? claim(request) : Effect.succeed(jobs)
-      }))
+      Effect.flatMap(
+        claimUpTo(request, at, request.limit),
+        ([row]) => row === undefined ? Effect.succeed([]) : claimedBy(request, row, tries)
+      ))
+
+  const claimedBy = (request: ClaimRequest, row: ClaimRow, tries: number): ReturnType<Service["claim"]> => {
+    // Of a queue with several shards: another claim was quicker.
+    if (row.jobs === "[]") return tries > 0 ? claim(request, tries - 1) : Effect.succeed([])
+    const { nonce, queue } = request
+    const jobs = codec.claimedJobs(row.jobs, { queue, nonce, claimedAt: new Date(Number(row.claimed_at)) })
+    // All of them were to be cancelled; there may be others behind.
+    return jobs.length === 0 ? claim(request) : Effect.succeed(jobs)
+  }
 
   const completeRows = run<{ rejected: string | null }>("complete", text.complete)
   const heartbeatRows = run<{ lost: string | null }>("heartbeat", text.heartbeat)
@@ -285,6 +301,32 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         ).pipe(
           Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
         )
+      }),
+    completeAndClaim: (completions, request, deadLetters) =>
+      Effect.suspend(() => {
+        const firsts = codec.firsts(completions)
+        const { completed, ended } = codec.completions(firsts?.values() ?? completions)
+        const { deadline, durability, limit, nonce, owner, priorityAging, queue } = request
+        return Effect.flatMap(now, (at) =>
+          completeAndClaimRows(
+            owner,
+            completed,
+            ended,
+            codec.deadLetterPolicy(deadLetters),
+            queue,
+            limit,
+            nonce,
+            millis(deadline),
+            durability === "async",
+            at,
+            millis(priorityAging)
+          )).pipe(Effect.flatMap(([row]) => {
+            const { claimed_at, jobs, rejected } = row!
+            const verdicts = codec.verdicts(completions, firsts, rejected)
+            return jobs === null
+              ? Effect.succeed({ verdicts, jobs: [] })
+              : Effect.map(claimedBy(request, { jobs, claimed_at }, shardTries), (jobs) => ({ verdicts, jobs }))
+          }))
       }),
     heartbeat: (owner, beats) =>
       Effect.flatMap(now, (at) => heartbeatRows(owner, codec.beats(beats), at)).pipe(

@@ -121,6 +121,16 @@ export type Verdict = "accepted" | "repeated" | "refused"
  * @since 0.1.0
  * @category models
  */
+export interface CompletedAndClaimed {
+  /** In the order of the completions. */
+  readonly verdicts: ReadonlyArray<Verdict>
+  readonly jobs: ReadonlyArray<ClaimedJob>
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
 export interface Beat {
   readonly token: AttemptToken
   /** New progress to store; `undefined` keeps what is stored. */
@@ -220,6 +230,15 @@ export interface Service {
     completions: ReadonlyArray<Completion>,
     deadLetters?: DeadLetterPolicy
   ) => Effect.Effect<ReadonlyArray<Verdict>, StorageError>
+  /**
+   * First `complete` for the claim's owner, durably, then `claim`, in one call: for who has room for a job when another
+   * has ended. If it fails the one may have been done or both; to complete once more is then answered with `repeated`.
+   */
+  readonly completeAndClaim: (
+    completions: ReadonlyArray<Completion>,
+    request: ClaimRequest,
+    deadLetters?: DeadLetterPolicy
+  ) => Effect.Effect<CompletedAndClaimed, StorageError>
   /** Says that attempts still run. Answers, in the order of the input, whether each is still the owner's. */
   readonly heartbeat: (owner: string, beats: ReadonlyArray<Beat>) => Effect.Effect<ReadonlyArray<boolean>, StorageError>
   /** Attempts the engine holds open under this owner's name and that were claimed at least `olderThan` ago. */

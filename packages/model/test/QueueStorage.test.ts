@@ -1,7 +1,7 @@
-import { Job, QueueStorage } from "@awa/model"
+import { Job, JobAdmin, QueueStorage } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
-import { Duration, Effect, Schema } from "effect"
+import { Duration, Effect, Option, Schema } from "effect"
 import { MigratedLive } from "./support/database.js"
 
 const Anything = Job.make("anything", { payload: Schema.Unknown })
@@ -120,6 +120,45 @@ describe("the end of an attempt", () => {
       const exit = yield* Effect.exit(engine.complete("00000000-0000-4000-8000-000000000001", [completion]))
       assert.strictEqual(exit._tag === "Failure" ? exit.cause._tag : null, "Die")
     }).pipe(Effect.provide(MigratedLive())))
+})
+
+describe("a claim that takes the ends of attempts along", () => {
+  it.effect("leaves them stored when it fails", () =>
+    Effect.gen(function*() {
+      const engine = yield* QueueStorage.make
+      const { id } = yield* Anything.enqueue(1)
+      const request = { queue: "default", limit: 1, owner, nonce: "1", deadline: null, durability: "async" } as const
+      const [claimed] = yield* engine.claim(request)
+      const ends = [{ token: claimed!.token, outcome: { _tag: "completed" } }] as const
+      const error = yield* Effect.flip(engine.completeAndClaim(ends, { ...request, limit: 40_000 }))
+      assert.deepInclude(error, { _tag: "DatabaseError", operation: "complete and claim", sqlState: "22023" })
+      assert.strictEqual(Option.getOrThrow(yield* JobAdmin.get(id)).state, "completed")
+      assert.deepStrictEqual(yield* engine.completeAndClaim(ends, request), { verdicts: ["repeated"], jobs: [] })
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("takes what its session calls by the same names for something else", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      yield* sql`create schema evil`
+      yield* sql.unsafe(`create function evil.date_part(text, timestamptz) returns float8 language sql as 'select 0'`)
+      yield* sql.unsafe(`create function evil.times(float8, integer) returns float8 language sql as 'select 0'`)
+      yield* sql.unsafe(`create operator evil.* (function = evil.times, leftarg = float8, rightarg = integer)`)
+      yield* Anything.enqueue(1)
+      const row = yield* sql.reserve.pipe(Effect.flatMap((session) =>
+        Effect.gen(function*() {
+          yield* session.executeUnprepared("set search_path = evil, pg_catalog", [], undefined)
+          const [row] = yield* session.executeUnprepared(
+            `call awa.complete_and_claim(
+              '${owner}', '[]', '[]', null, 'default', 1, 1, null, true, '2026-01-01 00:00:00Z', null, null, null, null
+            )`,
+            [],
+            undefined
+          )
+          return row
+        })
+      ))
+      assert.strictEqual(row.claimed_at, Date.UTC(2026, 0, 1))
+    }).pipe(Effect.scoped, Effect.provide(MigratedLive())))
 })
 
 describe("attempts that do not succeed", () => {

@@ -67,6 +67,69 @@ describe("dispatcher", () => {
       assert.deepStrictEqual(claims(engine).slice(0, 3), [1, 1, 1])
     }))
 
+  it.scoped("with one slot the end of a job goes with the claim of the next", () =>
+    Effect.gen(function*() {
+      for (const maxWorkers of [1, 2]) {
+        const engine = MemoryEngine.make()
+        engine.add(...many(5))
+        const { signals } = yield* start(
+          Awa.builder.pipe(Awa.queue("default", { maxWorkers }), done),
+          { engine }
+        )
+        yield* signals.until("all are stored", () => signals.flushed().length === 5)
+        yield* signals.untilCount("asleep", 1)
+        assert.deepStrictEqual(engine.states(), many(5).map(() => "completed"))
+        // The completer may come first, where the fiber of the dispatcher yields in between.
+        const taken = engine.calls.filter(({ operation }) => operation === "completeAndClaim").map(({ size }) => size)
+        assert.isTrue(maxWorkers === 1 ? taken.length >= 2 : taken.length === 0, JSON.stringify(taken))
+        assert.isTrue(taken.every((size) => size === 1))
+        assert.strictEqual(signals.flushed().length, 5)
+      }
+    }))
+
+  it.scoped("an end whose claim fails is stored without it", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      engine.add(...many(3))
+      const failure = Effect.fail(new DatabaseError({ operation: "x", sqlState: "22023", cause: null }))
+      engine.before("completeAndClaim", failure)
+      const { signals } = yield* start(
+        Awa.builder.pipe(Awa.queue("default", { maxWorkers: 1 }), done),
+        { engine }
+      )
+      yield* signals.advanceUntil("all are stored", "100 millis", () => signals.flushed().length === 3)
+      assert.isTrue(signals.flushed().every(({ verdict }) => verdict === "accepted"))
+      assert.deepStrictEqual(engine.states(), ["completed", "completed", "completed"])
+      assert.isAbove(engine.count("completeAndClaim"), 1)
+    }))
+
+  it.scoped("an end whose answer is lost with that of its claim is stored once, and the claimed job is looked for", () =>
+    Effect.gen(function*() {
+      const engine = MemoryEngine.make()
+      engine.add(...many(3))
+      let lost = 0
+      engine.after(
+        "completeAndClaim",
+        Effect.suspend(() =>
+          lost++ === 0 ? Effect.fail(new DatabaseError({ operation: "x", sqlState: null, cause: null })) : Effect.void
+        )
+      )
+      const { signals } = yield* start(
+        Awa.builder.pipe(Awa.queue("default", { maxWorkers: 1 }), done),
+        { engine }
+      )
+      yield* signals.advanceUntil(
+        "all have ended",
+        "1 second",
+        () => engine.states().every((state) => state === "completed")
+      )
+      assert.deepStrictEqual(engine.jobs.map(({ attempt }) => attempt), [1, 1, 1])
+      yield* signals.until(
+        "the first is acknowledged",
+        () => signals.flushed().some(({ verdict }) => verdict === "repeated")
+      )
+    }))
+
   it.scoped("each queue has its own slots and takes its own jobs only", () =>
     Effect.gen(function*() {
       const engine = MemoryEngine.make()

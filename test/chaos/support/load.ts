@@ -8,11 +8,11 @@ import * as Work from "./work.js"
 export type Started = Effect.Effect.Success<ReturnType<typeof start>>
 
 /** What handlers did, in memory: nothing that happens to the database can take it back. */
-export const makeRuns = () => {
+export const makeRuns = (maxWorkers = 20) => {
   const runs: Array<Work.Run> = []
   /** A worker whose handlers use the application's connections for every other job. */
   const worker = Awa.builder.pipe(
-    Awa.queue("default", { maxWorkers: 20 }),
+    Awa.queue("default", { maxWorkers }),
     Awa.heartbeat({ interval: "500 millis", staleness: "3 seconds", rescueInterval: "500 millis" }),
     Awa.maintenance({ leaderElectionInterval: "200 millis", promoteInterval: "50 millis" }),
     Awa.handle(Work.Work, ({ n }, { attempt, fence, job }) => {

@@ -18,25 +18,25 @@ const outcome = fc.constantFrom<StorageEngine.Outcome>(
   { _tag: "fail", error: "broken" }
 )
 
-const hasAttempts = ({ attempts }: Model): boolean => attempts.length > 0
+export const hasAttempts = ({ attempts }: Model): boolean => attempts.length > 0
 
 /** Who speaks for an attempt: mostly its owner. */
 const speaker = (attempt: ModelAttempt, stranger: boolean): string => stranger ? owners[1] : attempt.owner
 
-/** Ends attempts of all kinds in one call: open ones, closed ones, those of others, the same one twice. */
-export const complete = command("complete", {
-  weight: 8,
-  fields: { stranger, picks: picking(fc.tuple(pick, outcome, outcomeProgress)) },
-  check: hasAttempts,
-  run: ({ picks, stranger }, model) =>
-    Effect.gen(function*() {
-      const engine = yield* StorageEngine.StorageEngine
-      const named = picks.map(([pick, outcome, progress]) => {
-        const attempt = model.attempt(pick)!
-        return { attempt, completion: { token: attempt.token, outcome, progress } }
-      })
-      const owner = speaker(named[0]!.attempt, stranger)
-      const verdicts = yield* engine.complete(owner, named.map(({ completion }) => completion))
+type Ended = readonly [pick: number, outcome: StorageEngine.Outcome, progress: unknown]
+
+/** Attempts to end, by whom they are ended, and what is said of them. */
+export const ending = (picks: ReadonlyArray<Ended>, stranger: boolean, model: Model) => {
+  const named = picks.map(([pick, outcome, progress]) => {
+    const attempt = model.attempt(pick)!
+    return { attempt, completion: { token: attempt.token, outcome, progress } }
+  })
+  const owner = speaker(named[0]!.attempt, stranger)
+  return {
+    owner,
+    completions: named.map(({ completion }) => completion),
+    /** Ends them in the model and compares the answers. */
+    agree: (verdicts: ReadonlyArray<StorageEngine.Verdict>): void => {
       const firsts = new Map<ModelAttempt, string>()
       const expected = named.map(({ attempt, completion }) => {
         const verdict = firsts.get(attempt) === "refused" ? "refused" : model.complete(owner, attempt, completion)
@@ -49,6 +49,23 @@ export const complete = command("complete", {
         ? expected.map((verdict, i) => verdict === "repeated" ? verdicts[i] : verdict)
         : expected
       assert.deepEqual(verdicts, known, "verdicts")
+    }
+  }
+}
+
+/** Attempts to end in one call. */
+export const ends = picking(fc.tuple(pick, outcome, outcomeProgress))
+
+/** Ends attempts of all kinds in one call: open ones, closed ones, those of others, the same one twice. */
+export const complete = command("complete", {
+  weight: 8,
+  fields: { stranger, ends },
+  check: hasAttempts,
+  run: ({ ends, stranger }, model) =>
+    Effect.gen(function*() {
+      const engine = yield* StorageEngine.StorageEngine
+      const { agree, completions, owner } = ending(ends, stranger, model)
+      agree(yield* engine.complete(owner, completions))
     })
 })
 

@@ -2,7 +2,7 @@ import type { Command } from "../support/command.js"
 import { complete, heartbeat } from "./attempt.js"
 import { cancelByKey, cancelRequested, requestCancel, requestCancelMore } from "./cancel.js"
 import { cancel, edit, move, prioritise, remove, reschedule, retry } from "./change.js"
-import { claim, claimInVain } from "./claim.js"
+import { claim, claimInVain, completeAndClaim } from "./claim.js"
 import { bury, buryAll, cleanUp, purge, purgeAll, revive, reviveAll } from "./deadLetters.js"
 import { enqueue, enqueueAlike, enqueueMixed } from "./enqueue.js"
 import { look } from "./look.js"
@@ -24,6 +24,7 @@ export const usual: ReadonlyArray<Command> = [
   claim,
   claimInVain,
   complete,
+  completeAndClaim,
   heartbeat,
   wait,
   promote,

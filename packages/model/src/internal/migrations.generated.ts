@@ -2442,6 +2442,40 @@ end
 $$;
 
 revoke execute on function awa.complete(uuid, jsonb, jsonb, timestamptz, jsonb) from public;
+
+-- Ends attempts and claims, each in a transaction of its own, in one call: between them the first is committed, so it is
+-- durable even if the claim fails. For a worker that has room for its next job when one has ended. Takes and answers what
+-- \`complete\` and \`claim\` do, but for \`claimed_at\`, which is in milliseconds since 1970. jobs: null when claim answered no
+-- row, \`[]\` when it answered one without jobs.
+--
+-- A procedure that commits can neither lend its owner's rights nor set a search path, so all is named in full. It adds
+-- nothing to what its caller may call anyhow.
+create procedure awa.complete_and_claim(
+  p_owner uuid,
+  p_completed jsonb,
+  p_ended jsonb,
+  p_dlq jsonb,
+  p_queue text,
+  p_limit integer,
+  p_nonce bigint,
+  p_deadline_ms bigint,
+  p_async boolean,
+  p_now timestamptz,
+  p_aging_ms bigint,
+  out rejected text,
+  out jobs text,
+  out claimed_at float8
+)
+language plpgsql
+as $$
+begin
+  rejected := awa.complete(p_owner, p_completed, p_ended, p_now, p_dlq);
+  commit;
+  select coalesce(c.jobs, '[]'), pg_catalog.date_part('epoch', c.claimed_at) operator(pg_catalog.*) 1000
+  into complete_and_claim.jobs, complete_and_claim.claimed_at
+  from awa.claim(p_queue, p_limit, p_owner, p_nonce, p_deadline_ms, p_async, p_now, p_aging_ms) c;
+end
+$$;
 `
   },
   {

@@ -20,6 +20,8 @@ import * as Loop from "./loop.js"
 export interface Completer {
   /** Hands over the end of an attempt. Takes no time and never fails; the registry forgets the attempt once it is stored. */
   readonly submit: (attempt: Attempt, outcome: Outcome) => void
+  /** What is to be stored next, for a claim that is about to be made, if that is no more than this and nobody stores it yet. */
+  readonly takeAlong: (most: number) => Batch | null
   /** Waits until there is little enough to store that more jobs may be claimed. */
   readonly roomForMore: Effect.Effect<void>
   /** Waits until everything handed over so far is stored. */
@@ -28,6 +30,13 @@ export interface Completer {
   readonly backlog: () => number
   /** Since when the batch in front is tried in vain, in milliseconds of the `Clock`. */
   readonly failingSince: () => number | null
+}
+
+/** Outcomes that somebody else stores. Until he has said how that went nothing else is stored. */
+export interface Batch {
+  readonly completions: ReadonlyArray<Completion>
+  readonly stored: (verdicts: ReadonlyArray<Verdict>) => Effect.Effect<void>
+  readonly failed: () => void
 }
 
 export interface Options {
@@ -68,10 +77,15 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
     const empty = Effect.unsafeMakeLatch(true)
 
     let failingSince: number | null = null
+    /** What is in front is being stored, here or by a claim. */
+    let storing = false
+    /** The last claim that took something along has failed. */
+    let alone = false
 
     /** The foremost entries are done with. */
     const settle = (count: number) => {
       failingSince = null
+      alone = false
       for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt)
       if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
       if (pending.length > 0) return
@@ -142,20 +156,53 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
         yield* store(batch, failures)
       })
 
+    const storeNext = Effect.suspend(() => {
+      if (storing || pending.length === 0) return Effect.void
+      storing = true
+      return Effect.ensuring(
+        store(pending.slice(0, batchSize), 0),
+        Effect.sync(() => {
+          storing = false
+        })
+      )
+    })
+
     yield* Loop.fork({
       name: "completion",
-      turn: Effect.suspend(() => pending.length === 0 ? Effect.void : store(pending.slice(0, batchSize), 0)),
+      // A dispatcher that has waited for the end of this attempt comes first.
+      turn: Effect.zipRight(Effect.yieldNow(), storeNext),
       pause: () => work.await,
       signal
     })
+
+    const takeAlong = (most: number): Batch | null => {
+      if (storing || alone || pending.length === 0 || pending.length > most) return null
+      const batch = [...pending]
+      const completions = batch.map(toCompletion)
+      storing = true
+      work.unsafeClose()
+      const goOn = () => {
+        storing = false
+        if (pending.length > 0) work.unsafeOpen()
+      }
+      return {
+        completions,
+        stored: (verdicts) => Effect.ensuring(acknowledge(batch, verdicts), Effect.sync(goOn)),
+        failed: () => {
+          alone = true
+          goOn()
+        }
+      }
+    }
 
     return {
       submit: (attempt, outcome) => {
         pending.push({ attempt, outcome })
         if (pending.length > batchesOfRoom * batchSize) room.unsafeClose()
         empty.unsafeClose()
-        work.unsafeOpen()
+        if (!storing) work.unsafeOpen()
       },
+      takeAlong,
       roomForMore: room.await,
       drained: empty.await,
       backlog: () => pending.length,

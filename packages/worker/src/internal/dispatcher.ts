@@ -1,4 +1,4 @@
-import type { ClaimedJob, Service as StorageEngine } from "@awa/model/StorageEngine"
+import type { ClaimedJob, DeadLetterPolicy, Service as StorageEngine } from "@awa/model/StorageEngine"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -32,6 +32,7 @@ export interface Options {
   readonly queue: Queue
   readonly owner: string
   readonly durability: ClaimDurability
+  readonly deadLetters: DeadLetterPolicy
   readonly engine: StorageEngine
   readonly claims: Claims
   readonly executor: Executor
@@ -57,7 +58,8 @@ const saturatedMillis = 20
  */
 export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.Scope> =>
   Effect.gen(function*() {
-    const { claims, completer, durability, engine, executor, isStopping, notifier, owner, queue, signal } = options
+    const { claims, completer, deadLetters, durability, engine, executor, isStopping, notifier, owner, queue, signal } =
+      options
     const permits = new Permits(queue.maxWorkers)
     const wakeup = new Wakeup()
     const work = Effect.unsafeMakeLatch(true)
@@ -96,24 +98,23 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       const nonce = newNonce()
       // It may be overridden while the claim is under way.
       const { deadline } = queue
+      const { priorityAging } = queue
+      const request = { queue: queue.name, limit, owner, nonce, deadline, priorityAging, durability }
+      const ended = queue.maxWorkers === 1 ? completer.takeAlong(1) : null
       claims.begin(nonce)
       const exit = yield* Effect.exit(
-        engine.claim({
-          queue: queue.name,
-          limit,
-          owner,
-          nonce,
-          deadline,
-          priorityAging: queue.priorityAging,
-          durability
-        })
+        ended === null
+          ? Effect.map(engine.claim(request), (jobs) => ({ jobs, verdicts: [] }))
+          : engine.completeAndClaim(ended.completions, request, deadLetters)
       )
       if (Exit.isFailure(exit)) {
         permits.release(limit)
         claims.failed(nonce, exit.cause)
+        ended?.failed()
         return yield* Effect.failCause(exit.cause)
       }
-      const jobs = exit.value
+      const { jobs, verdicts } = exit.value
+      if (ended !== null) yield* ended.stored(verdicts)
       permits.release(limit - jobs.length)
       const attemptQueue: AttemptQueue = {
         name: queue.name,

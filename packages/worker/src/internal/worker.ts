@@ -100,6 +100,7 @@ export const make = (options: Options): Effect.Effect<Awa.Service, never, Scope.
           queue,
           owner: instanceId,
           durability: settings.claimDurability,
+          deadLetters: deadLetterPolicy(settings),
           engine,
           claims,
           executor,

@@ -185,6 +185,15 @@ export const make = () => {
           end(job, completion, now)
           return "accepted"
         })),
+    completeAndClaim: (completions, request, deadLetters) =>
+      Effect.gen(function*() {
+        calls.push({ operation: "completeAndClaim", size: completions.length })
+        yield* before.get("completeAndClaim") ?? Effect.void
+        const verdicts = yield* service.complete(request.owner, completions, deadLetters)
+        const jobs = yield* service.claim(request)
+        yield* after.get("completeAndClaim") ?? Effect.void
+        return { verdicts, jobs }
+      }).pipe(Effect.uninterruptible),
     heartbeat: (_owner, beats) =>
       operation("heartbeat", beats.length, (now) =>
         beats.map(({ progress, token }) => {

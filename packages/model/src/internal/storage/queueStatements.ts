@@ -7,10 +7,13 @@ export const make = ({ engine }: Schemas) => {
   const schema = `"${engine}"`
   return {
     claim: registerStatement(
-      `select jobs, claimed_at, deadline_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz, $8::bigint)`
+      `select coalesce(jobs, '[]') as jobs, date_part('epoch', claimed_at) * 1000 as claimed_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz, $8::bigint)`
     ),
     complete: registerStatement(
       `select ${schema}.complete($1::uuid, $2::jsonb, $3::jsonb, $4::timestamptz, $5::jsonb)::text as rejected`
+    ),
+    completeAndClaim: registerStatement(
+      `call ${schema}.complete_and_claim($1::uuid, $2::jsonb, $3::jsonb, $4::jsonb, $5::text, $6::int, $7::bigint, $8::bigint, $9::boolean, $10::timestamptz, $11::bigint, null, null, null)`
     ),
     dlqCleanup: `select ${schema}.dlq_cleanup($1::bigint, $2::int, $3::timestamptz) as gone`,
     heartbeat: registerStatement(`select ${schema}.heartbeat($1::uuid, $2::jsonb, $3::timestamptz)::text as lost`),

@@ -62,6 +62,38 @@ export const completing = [
       assert.deepEqual(stored.map((job) => job.state), [...names, ...names].map((name) => states[name]))
     })),
 
+  check("a claim that takes the ends of attempts along comes after them", (t) =>
+    Effect.gen(function*() {
+      const [first, second, third] = yield* t.enqueueMany(3)
+      const [a, b] = yield* t.claim(2)
+      const { jobs, verdicts } = yield* t.completeAndClaim([
+        { token: a!.token, outcome: outcomes.return },
+        { token: b!.token, outcome: outcomes.completed }
+      ])
+      assert.deepEqual(verdicts, ["accepted", "accepted"])
+      assert.deepEqual(jobs.map(({ job }) => [job.id, job.attempt]), [[third, 1], [first, 1]])
+      yield* t.expectState(second!, "completed")
+      const last = yield* t.completeAndClaim(completions(jobs, () => outcomes.completed))
+      assert.deepEqual(last, { verdicts: ["accepted", "accepted"], jobs: [] })
+    })),
+
+  check(
+    "a claim takes jobs whatever is answered to the ends of attempts it takes along",
+    (t) =>
+      Effect.gen(function*() {
+        yield* t.enqueueMany(2)
+        const [claimed] = yield* t.claim(1)
+        yield* t.accept(claimed!, outcomes.completed)
+        const { jobs, verdicts } = yield* t.completeAndClaim([
+          { token: { ...claimed!.token, nonce: makeNonce() }, outcome: outcomes.fail },
+          { token: claimed!.token, outcome: outcomes.completed }
+        ], 1)
+        assert.deepEqual(verdicts, ["refused", "repeated"])
+        assert.equal(jobs.length, 1)
+        yield* t.accept(jobs[0]!, outcomes.completed)
+      })
+  ),
+
   check("answers come in the order of the input", (t) =>
     Effect.gen(function*() {
       yield* t.enqueueMany(4)

@@ -7,6 +7,7 @@ import type { JobId } from "@awa/model/JobRow"
 import {
   type ClaimedJob,
   type ClaimRequest,
+  type Completion,
   type Outcome,
   type Service,
   StorageEngine,
@@ -145,6 +146,18 @@ const harness = Effect.gen(function*() {
       engine.claim({ queue, limit, owner, nonce: makeNonce(), deadline: null, durability: "async", ...request })
     )
 
+  const completeAndClaim = (completions: ReadonlyArray<Completion>, limit: number = 1000) =>
+    Effect.suspend(() =>
+      engine.completeAndClaim(completions, {
+        queue,
+        limit,
+        owner,
+        nonce: makeNonce(),
+        deadline: null,
+        durability: "async"
+      })
+    )
+
   const claimOne = Effect.map(claim(1), (jobs) => {
     assert.equal(jobs.length, 1, `a job should be claimable, ${jobs.length} were claimed`)
     return jobs[0]!
@@ -181,6 +194,7 @@ const harness = Effect.gen(function*() {
     inOpenTransaction,
     claim,
     claimOne,
+    completeAndClaim,
     end,
     accept,
     job,
