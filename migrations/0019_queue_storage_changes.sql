@@ -217,10 +217,11 @@ $$;
 -- Changes jobs. p_change: {"op", ...} with
 --   cancel: reason?, or reasons? by job id; retry; delete; priority: priority; queue: queue; run_at: run_at; payload: args.
 -- Answers, per different id, [["job id", verdict, state before or null], ..]: `changed`; `missing`; `refused`, not in a
--- state for it; `again`: it moved while we looked, ask once more in another transaction; `taken`: another job has its
+-- state for it; `again`: it moved while we looked, ask once more; `taken`: another job has its
 -- unique key, followed by its kind and that job; `dead`: it is a dead letter.
 --
--- Holds the locks of lanes and owners until the transaction ends: call it in one of its own.
+-- Holds the locks of lanes and owners until the transaction ends: nobody claims from these lanes meanwhile, and these
+-- owners store nothing.
 create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

@@ -275,6 +275,11 @@ export class JobNotFound extends Schema.TaggedError<JobNotFound>("@awa/model/Err
   override get message(): string {
     return `Cannot ${this.operation} job ${this.id}: there is none. It may have been removed, or its retention is over.`
   }
+
+  /** With the id as a string: JSON has no bigint. */
+  override toJSON(): unknown {
+    return { ...this, id: this.id.toString() }
+  }
 }
 
 /**
@@ -297,6 +302,11 @@ export class JobNotInState
       : `it is ${this.state}`
     return `Cannot ${this.operation} job ${this.id}: ${what}. Nothing was changed.`
   }
+
+  /** With the id as a string: JSON has no bigint. */
+  override toJSON(): unknown {
+    return { ...this, id: this.id.toString() }
+  }
 }
 
 /**
@@ -313,6 +323,11 @@ export class JobBusy extends Schema.TaggedError<JobBusy>("@awa/model/Errors/JobB
   override get message(): string {
     return `Cannot ${this.operation} job ${this.id} right now: its queue or its unique key is locked, or it keeps moving. ` +
       "Nothing was changed; try again."
+  }
+
+  /** With the id as a string: JSON has no bigint. */
+  override toJSON(): unknown {
+    return { ...this, id: this.id.toString() }
   }
 }
 

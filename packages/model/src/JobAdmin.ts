@@ -2,8 +2,12 @@
  * Looks at jobs that exist, and changes them: cancel, retry, another priority, queue, time or payload, removal.
  *
  * Every change is decided where nobody else can decide otherwise at the same time, and is final when it is answered: a
- * job that was cancelled while it waited never runs. Changes run in short transactions of their own, also when they are
- * called within one; what belongs into the caller's transaction is `requestCancel`.
+ * job that was cancelled while it waited never runs.
+ *
+ * Within a transaction a change belongs to it, like an `enqueue`, and sees the jobs that were enqueued in it. It needs
+ * READ COMMITTED (`DatabaseError` with the SQL state AW002 otherwise), and until the transaction ends nobody claims from
+ * the queues of the changed jobs, and the workers of running jobs that were cancelled store nothing: keep it short, make
+ * the change last, or use `requestCancel`, which takes no lock. `Database.outsideTransaction` keeps a change out of it.
  *
  * @since 0.1.0
  */

@@ -92,4 +92,9 @@ export class JobRow extends Schema.Class<JobRow>("@awa/model/JobRow")({
   progress: Schema.optional(Schema.Unknown),
   /** What decides on its shard. */
   orderingKey: Schema.optional(Schema.String)
-}) {}
+}) {
+  /** For `JSON.stringify`: the encoded form, so that a row can be logged or sent as it is. */
+  toJSON(): unknown {
+    return { ...this, id: this.id.toString(), runLease: this.runLease.toString() }
+  }
+}

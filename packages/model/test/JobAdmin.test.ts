@@ -1,4 +1,5 @@
-import { Database, Dlq, Job, JobAdmin, type JobRow, type JobState, QueueStorage } from "@awa/model"
+import { Database, Dlq, type Errors, Job, JobAdmin, type JobRow, type JobState, QueueStorage } from "@awa/model"
+import { Wait } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
 import { Deferred, Duration, Effect, Fiber, Option, Schema } from "effect"
@@ -331,13 +332,92 @@ describe("a change of a job", () => {
       yield* JobAdmin.cancel(id)
     }).pipe(Effect.provide(MigratedLive())))
 
-  it.live("runs in a transaction of its own", () =>
+  it.live("belongs to the caller's transaction", () =>
     Effect.gen(function*() {
       const { id } = yield* Note.enqueue({ n: 1 })
-      yield* Database.transaction(Effect.zipRight(JobAdmin.cancel(id), Effect.fail("no")), {
-        isolation: "serializable"
-      }).pipe(Effect.flip)
+      const within = (change: Effect.Effect<void, JobAdmin.ChangeError | Errors.UniqueConflict, SqlClient.SqlClient>) =>
+        Effect.flip(Database.transaction(Effect.zipRight(change, Effect.fail("no"))))
+      for (const change of [JobAdmin.cancel(id), JobAdmin.remove(id), JobAdmin.moveQueue(id, "other")]) {
+        assert.strictEqual(yield* within(change), "no")
+        assert.deepInclude(yield* found(id), { state: "available", queue: "default" })
+      }
+      yield* JobAdmin.cancel(id)
+      assert.strictEqual(yield* within(retryJob(id)), "no")
       assert.strictEqual(yield* state(id), "cancelled")
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.live("changes jobs of the transaction it is made in", () =>
+    Effect.gen(function*() {
+      const [cancelled, moved, removed] = yield* Database.transaction(Effect.gen(function*() {
+        const ids = yield* Note.enqueueMany([{ n: 1 }, { n: 2 }, { n: 3 }, { n: 4 }])
+        yield* JobAdmin.cancel(ids[0]!)
+        yield* JobAdmin.moveQueue(ids[1]!, "other")
+        yield* JobAdmin.remove(ids[2]!)
+        return ids
+      }))
+      assert.strictEqual(yield* state(cancelled!), "cancelled")
+      assert.deepInclude(yield* found(moved!), { state: "available", queue: "other" })
+      assert.isTrue(Option.isNone(yield* JobAdmin.get(removed!)))
+      assert.deepStrictEqual((yield* claim(10)).map(({ job }) => job.args), [{ n: 4 }])
+      assert.deepStrictEqual((yield* claim(10, "other")).map(({ job }) => job.id), [moved])
+    }).pipe(Effect.provide(MigratedLive({ maxConnections: 2 }))))
+
+  it.live("keeps claims waiting until that has ended", () =>
+    Effect.gen(function*() {
+      const sql = yield* SqlClient.SqlClient
+      const [first, second] = yield* Note.enqueueMany([{ n: 1 }, { n: 2 }])
+      const changed = yield* Deferred.make<void>()
+      const release = yield* Deferred.make<void>()
+      const transaction = yield* JobAdmin.cancel(first!).pipe(
+        Effect.zipRight(Deferred.succeed(changed, undefined)),
+        Effect.zipRight(Deferred.await(release)),
+        Database.transaction,
+        Effect.fork
+      )
+      yield* Deferred.await(changed)
+      const claiming = yield* Effect.fork(claim(10))
+      yield* Wait.eventually(Effect.map(
+        sql`select from pg_locks where locktype = 'advisory' and not granted
+          and database = (select oid from pg_database where datname = current_database())`,
+        (waiting) => assert.lengthOf(waiting, 1)
+      ))
+      yield* Deferred.succeed(release, undefined)
+      yield* Fiber.join(transaction)
+      assert.deepStrictEqual((yield* Fiber.join(claiming)).map(({ job }) => job.id), [second])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.live("that cannot be made leaves the transaction usable", () =>
+    Effect.gen(function*() {
+      const { id } = yield* Note.enqueue({ n: 1 })
+      for (const isolation of ["repeatable read", "serializable"] as const) {
+        const { id: other, error } = yield* Database.transaction(
+          Effect.gen(function*() {
+            const error = yield* Effect.flip(JobAdmin.cancel(id))
+            return { error, id: (yield* Note.enqueue({ n: 2 })).id }
+          }),
+          { isolation }
+        )
+        assert.deepInclude(error, { _tag: "DatabaseError", sqlState: "AW002" })
+        assert.strictEqual(yield* state(id), "available")
+        assert.strictEqual(yield* state(other), "available")
+      }
+      const held = yield* Deferred.make<void>()
+      const release = yield* Deferred.make<void>()
+      const holder = yield* JobAdmin.setPriority(id, 1).pipe(
+        Effect.zipRight(Deferred.succeed(held, undefined)),
+        Effect.zipRight(Deferred.await(release)),
+        Database.transaction,
+        Effect.fork
+      )
+      yield* Deferred.await(held)
+      const third = yield* Database.transaction(Effect.gen(function*() {
+        assert.strictEqual((yield* Effect.flip(JobAdmin.cancel(id)))._tag, "JobBusy")
+        return (yield* Note.enqueue({ n: 3 }, { queue: "other" })).id
+      }))
+      yield* Deferred.succeed(release, undefined)
+      yield* Fiber.join(holder)
+      assert.strictEqual(yield* state(third), "available")
+      assert.deepInclude(yield* found(id), { state: "available", priority: 1 })
     }).pipe(Effect.provide(MigratedLive())))
 })
 

@@ -1,4 +1,4 @@
-import { JobRow, JobState } from "@awa/model"
+import { Dlq, Errors, JobRow, JobState } from "@awa/model"
 import { assert, it } from "@effect/vitest"
 import { Arbitrary, FastCheck, Schema } from "effect"
 import * as jobRow from "../src/internal/jobRow.js"
@@ -45,6 +45,27 @@ it("a row made without the constructor is the same", () => {
   assert.instanceOf(made, JobRow.JobRow)
   assert.deepStrictEqual(made, row)
   assert.deepStrictEqual(encode(made), json)
+})
+
+it("a row can be given to JSON.stringify", () => {
+  const row = decode(json)
+  for (const one of [row, jobRow.make({ ...row })]) assert.deepStrictEqual(JSON.parse(JSON.stringify(one)), json)
+  const entry = new Dlq.DlqEntry({ ...row, reason: "terminal_error", dlqAt: row.runAt })
+  assert.deepStrictEqual(
+    JSON.parse(JSON.stringify([entry])),
+    [{ ...json, reason: "terminal_error", dlqAt: json.runAt }]
+  )
+})
+
+it("so can the errors that name a job", () => {
+  const at = { operation: "retry", id: 7n }
+  for (const error of [new Errors.JobNotFound(at), new Errors.JobBusy(at)]) {
+    assert.deepStrictEqual(JSON.parse(JSON.stringify(error)), { _tag: error._tag, operation: "retry", id: "7" })
+  }
+  assert.deepStrictEqual(
+    JSON.parse(JSON.stringify(new Errors.JobNotInState({ ...at, state: "running" }))),
+    { _tag: "JobNotInState", operation: "retry", id: "7", state: "running" }
+  )
 })
 
 it("tells which states end a job", () => {

@@ -167,7 +167,7 @@ export const payload = <R>(definition: Variance<R>, payload: unknown) =>
 
 // Changing
 
-/** Jobs of one transaction, which holds the locks of their lanes. */
+/** Jobs of one transaction, or of one savepoint of the caller's. It holds the locks of their lanes. */
 const chunkSize = 500
 
 /** How often a job that moves while it is looked for is looked for. */
@@ -184,7 +184,10 @@ type Verdict = readonly [
 const verdictOfAll = (ids: ReadonlyArray<JobId>, verdict: Verdict[1]) =>
   Effect.succeed(ids.map((id): Verdict => [String(id), verdict, null]))
 
-/** One transaction of our own, at the isolation level the decision needs. */
+/**
+ * One transaction at the isolation level the decision needs, or a savepoint of the caller's: what goes wrong here leaves
+ * his usable.
+ */
 const round = (ids: ReadonlyArray<JobId>, change: Change) =>
   Effect.flatMap(Effect.flatten(TimeSource), (now) =>
     run(
@@ -193,7 +196,6 @@ const round = (ids: ReadonlyArray<JobId>, change: Change) =>
       [ids.map(String), change, now === null ? null : now.toISOString()]
     )).pipe(
       (self) => Database.transaction(self, { isolation: "read committed" }),
-      Database.outsideTransaction,
       Effect.map(([row]) => JSON.parse(row?.answer ?? "[]") as ReadonlyArray<Verdict>),
       // The lock was not to be had in time: trying again would wait again. Not so after a deadlock.
       Effect.catchIf(hasState("55P03"), () => verdictOfAll(ids, "busy")),
