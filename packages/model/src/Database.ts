@@ -216,9 +216,12 @@ export const transaction = <A, E, R>(
  * @category transactions
  */
 export const outsideTransaction = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
-  // No effect requires the transaction: statements look for it and do without.
-  Effect.mapInputContext(self, (context: Context.Context<R>) =>
-    Context.omit(SqlClient.TransactionConnection)(context) as Context.Context<R>)
+  // No effect requires the transaction: statements look for it and do without. Mostly there is none to be taken away.
+  Effect.contextWithEffect((context: Context.Context<R>) =>
+    context.unsafeMap.has(SqlClient.TransactionConnection.key)
+      ? Effect.mapInputContext(self, () => Context.omit(SqlClient.TransactionConnection)(context) as Context.Context<R>)
+      : self
+  )
 
 /**
  * Runs all statements of an effect on one connection that is theirs alone, outside any transaction of the caller. A

@@ -8,6 +8,7 @@ import * as SqlClient from "@effect/sql/SqlClient"
 import type * as SqlError from "@effect/sql/SqlError"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as FiberRef from "effect/FiberRef"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Database from "./Database.js"
@@ -75,6 +76,13 @@ export const identityCheck = (schemas: Schemas): {
   }
 })
 
+/** The loops of a worker are untraced already; to say so once more costs as much as the statement. */
+const untraced = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.flatMap(
+    FiberRef.get(FiberRef.currentTracerEnabled),
+    (enabled) => enabled ? Effect.withTracerEnabled(self, false) : self
+  )
+
 /** States raised by our own functions: see migrations/0010 to 0014. */
 const tooManyPending = "AW001"
 const inconsistent = new Set(["AW003", "AW005"])
@@ -112,7 +120,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       sql.unsafe<Row>(statement, params as Array<never>).pipe(
         Effect.catchAll(failed),
         Database.outsideTransaction,
-        Effect.withTracerEnabled(false),
+        untraced,
         Effect.uninterruptible
       )
   }

@@ -88,7 +88,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
       alone = false
       for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt)
       if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
-      if (pending.length > 0) return
+      if (pending.length > 0) return work.unsafeOpen()
       work.unsafeClose()
       empty.unsafeOpen()
     }
@@ -111,7 +111,9 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
           ? Effect.void
           : Effect.logWarning(`${refused} attempts had been taken from this worker; their results are ignored`)
         const failed = batch.filter((entry, i) => errorOf(entry) !== null && verdicts[i] !== "refused")
-        return Effect.zipRight(tellRefused, Effect.forEach(failed, tellFailed, { discard: true }))
+        return failed.length === 0
+          ? tellRefused
+          : Effect.zipRight(tellRefused, Effect.forEach(failed, tellFailed, { discard: true }))
       })
 
     /** What has failed for good is a warning, what is tried again is not. */
@@ -181,16 +183,17 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
       const completions = batch.map(toCompletion)
       storing = true
       work.unsafeClose()
-      const goOn = () => {
-        storing = false
-        if (pending.length > 0) work.unsafeOpen()
-      }
       return {
         completions,
-        stored: (verdicts) => Effect.ensuring(acknowledge(batch, verdicts), Effect.sync(goOn)),
+        stored: (verdicts) =>
+          Effect.suspend(() => {
+            storing = false
+            return acknowledge(batch, verdicts)
+          }),
         failed: () => {
+          storing = false
           alone = true
-          goOn()
+          work.unsafeOpen()
         }
       }
     }
