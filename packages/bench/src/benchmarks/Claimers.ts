@@ -15,6 +15,9 @@ import { throughput } from "./inRounds.js"
 
 const settingsOf = (system: System): Settings => workerOf(system).alone ?? workerOf(system).latency
 
+/** Who has handled nothing for so long will not go on. */
+const stuckMillis = 60_000
+
 const measure = (server: Server, system: System, jobs: number, processes: number) =>
   Effect.gen(function*() {
     const url = yield* freshDatabase(server)
@@ -32,7 +35,18 @@ const measure = (server: Server, system: System, jobs: number, processes: number
       (counts) => counts.reduce((sum, count) => sum + count, 0)
     )
     const awaitHandled = (count: number) =>
-      Effect.iterate(0, { while: (done) => done < count, body: () => Effect.delay(handled, "20 millis") })
+      Effect.iterate({ done: 0, since: monotonicMillis() }, {
+        while: ({ done }) => done < count,
+        body: ({ done, since }) =>
+          Effect.filterOrDieMessage(
+            Effect.map(Effect.delay(handled, "20 millis"), (now) => ({
+              done: now,
+              since: now > done ? monotonicMillis() : since
+            })),
+            (progress) => monotonicMillis() - progress.since < stuckMillis,
+            `${system.name} stands still at ${done} of ${count} jobs`
+          )
+      }).pipe(Effect.map(({ done }) => done))
     const warm = yield* awaitHandled(jobs)
     const started = monotonicMillis()
     yield* awaitHandled(2 * jobs)
