@@ -72,6 +72,47 @@ describe("completion", () => {
       assert.deepStrictEqual(sizes(), [1, 9])
     }))
 
+  it.scoped("what a claim has taken along keeps nothing else from being stored", () =>
+    Effect.gen(function*() {
+      const { attempts, complete, completer, running, signals, sizes } = yield* setUp({ jobs: 5 })
+      complete(running[0]!)
+      assert.isNull(completer.takeAlong(0))
+      const taken = completer.takeAlong(1)!
+      assert.deepStrictEqual(taken.completions.map(({ token }) => token.fence), [running[0]!.fence])
+      complete(...running.slice(1))
+      yield* signals.until("the others are stored", () => signals.flushed().length === 4)
+      assert.deepStrictEqual(sizes(), [4])
+      assert.strictEqual(completer.backlog(), 1)
+      const drained = yield* Effect.fork(completer.drained)
+      yield* Effect.yieldNow()
+      assert.isNull(drained.unsafePoll())
+      yield* taken.stored(["accepted"])
+      yield* drained.await
+      assert.strictEqual(completer.backlog(), 0)
+      assert.isFalse(attempts.known().has(running[0]!.fence))
+      assert.deepStrictEqual(sizes(), [4])
+    }))
+
+  it.scoped("what a claim took along in vain is stored without it, behind what is being stored", () =>
+    Effect.gen(function*() {
+      const { attempts, complete, completer, engine, running, signals, sizes } = yield* setUp({ jobs: 4 })
+      const gate = yield* Effect.makeLatch(false)
+      engine.before("complete", gate.await)
+      complete(running[0]!)
+      const taken = completer.takeAlong(1)!
+      complete(...running.slice(1, 3))
+      while (sizes().length === 0) yield* Effect.yieldNow()
+      taken.failed()
+      complete(running[3]!)
+      assert.isNull(completer.takeAlong(100))
+      yield* gate.open
+      yield* completer.drained
+      assert.deepStrictEqual(sizes(), [2, 2])
+      assert.strictEqual(signals.flushed().length, 4)
+      assert.isTrue(signals.flushed().every(({ verdict }) => verdict === "accepted"))
+      assert.isTrue(running.every(({ fence }) => !attempts.known().has(fence)))
+    }))
+
   it.scoped("a batch that fails for a passing reason is stored again and again, and nothing is lost", () =>
     Effect.gen(function*() {
       const { complete, completer, engine, running, signals } = yield* setUp({ jobs: 3 })

@@ -20,7 +20,7 @@ import * as Loop from "./loop.js"
 export interface Completer {
   /** Hands over the end of an attempt. Takes no time and never fails; the registry forgets the attempt once it is stored. */
   readonly submit: (attempt: Attempt, outcome: Outcome) => void
-  /** What is to be stored next, for a claim that is about to be made, if that is no more than this and nobody stores it yet. */
+  /** For a claim that is about to be made: all there is to store, if that is no more than this and nothing is being stored. */
   readonly takeAlong: (most: number) => Batch | null
   /** Waits until there is little enough to store that more jobs may be claimed. */
   readonly roomForMore: Effect.Effect<void>
@@ -32,7 +32,7 @@ export interface Completer {
   readonly failingSince: () => number | null
 }
 
-/** Outcomes that somebody else stores. Until he has said how that went nothing else is stored. */
+/** Outcomes that somebody else stores. They come back if that fails, and are stored without him then. */
 export interface Batch {
   readonly completions: ReadonlyArray<Completion>
   readonly stored: (verdicts: ReadonlyArray<Verdict>) => Effect.Effect<void>
@@ -77,25 +77,30 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
     const empty = Effect.unsafeMakeLatch(true)
 
     let failingSince: number | null = null
-    /** What is in front is being stored, here or by a claim. */
+    /** The foremost entries are being stored. */
     let storing = false
+    /** How many outcomes claims have taken along. */
+    let carried = 0
     /** The last claim that took something along has failed. */
     let alone = false
 
+    const forget = (entries: ReadonlyArray<Entry>) => {
+      failingSince = null
+      for (const { attempt } of entries) attempts.forget(attempt)
+      if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
+      if (pending.length > 0) return
+      work.unsafeClose()
+      if (carried === 0) empty.unsafeOpen()
+    }
+
     /** The foremost entries are done with. */
     const settle = (count: number) => {
-      failingSince = null
       alone = false
-      for (const { attempt } of pending.splice(0, count)) attempts.forget(attempt)
-      if (pending.length <= batchesOfRoom * batchSize) room.unsafeOpen()
-      if (pending.length > 0) return work.unsafeOpen()
-      work.unsafeClose()
-      empty.unsafeOpen()
+      forget(pending.splice(0, count))
     }
 
     const acknowledge = (batch: ReadonlyArray<Entry>, verdicts: ReadonlyArray<Verdict>) =>
       Effect.suspend(() => {
-        settle(batch.length)
         signal({
           _tag: "flushed",
           get results() { // mostly nobody looks
@@ -137,7 +142,10 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
     const store = (batch: ReadonlyArray<Entry>, failures: number): Effect.Effect<void> =>
       Effect.suspend(() => engine.complete(owner, batch.map(toCompletion), deadLetters)).pipe(
         Effect.matchCauseEffect({
-          onSuccess: (verdicts) => acknowledge(batch, verdicts),
+          onSuccess: (verdicts) => {
+            settle(batch.length)
+            return acknowledge(batch, verdicts)
+          },
           onFailure: (cause) => {
             if (!isAtFault(cause)) return storeAgain(batch, failures + 1, cause)
             if (batch.length === 1) return giveUp(batch[0]!, cause)
@@ -159,7 +167,7 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
       })
 
     const storeNext = Effect.suspend(() => {
-      if (storing || pending.length === 0) return Effect.void
+      if (pending.length === 0) return Effect.void
       storing = true
       return Effect.ensuring(
         store(pending.slice(0, batchSize), 0),
@@ -179,19 +187,20 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
 
     const takeAlong = (most: number): Batch | null => {
       if (storing || alone || pending.length === 0 || pending.length > most) return null
-      const batch = [...pending]
-      const completions = batch.map(toCompletion)
-      storing = true
+      const completions = pending.map(toCompletion)
+      const batch = pending.splice(0)
+      carried += batch.length
       work.unsafeClose()
       return {
         completions,
-        stored: (verdicts) =>
-          Effect.suspend(() => {
-            storing = false
-            return acknowledge(batch, verdicts)
-          }),
+        stored: (verdicts) => {
+          carried -= batch.length
+          forget(batch)
+          return acknowledge(batch, verdicts)
+        },
         failed: () => {
-          storing = false
+          carried -= batch.length
+          pending.push(...batch) // behind what may be being stored
           alone = true
           work.unsafeOpen()
         }
@@ -203,12 +212,12 @@ export const make = (options: Options): Effect.Effect<Completer, never, Scope.Sc
         pending.push({ attempt, outcome })
         if (pending.length > batchesOfRoom * batchSize) room.unsafeClose()
         empty.unsafeClose()
-        if (!storing) work.unsafeOpen()
+        work.unsafeOpen()
       },
       takeAlong,
       roomForMore: room.await,
       drained: empty.await,
-      backlog: () => pending.length,
+      backlog: () => pending.length + carried,
       failingSince: () => failingSince
     }
   })

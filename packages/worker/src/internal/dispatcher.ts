@@ -97,9 +97,9 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
     const claim = Effect.fnUntraced(function*(limit: number) {
       const nonce = newNonce()
       // It may be overridden while the claim is under way.
-      const { deadline } = queue
-      const { priorityAging } = queue
+      const { deadline, priorityAging } = queue
       const request = { queue: queue.name, limit, owner, nonce, deadline, priorityAging, durability }
+      // With one slot the next job waits for the end of the last anyway, so both travel together.
       const ended = queue.maxWorkers === 1 ? completer.takeAlong(1) : null
       claims.begin(nonce)
       const exit = yield* Effect.exit(
@@ -114,7 +114,6 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
         return yield* Effect.failCause(exit.cause)
       }
       const { jobs, verdicts } = exit.value
-      if (ended !== null) yield* ended.stored(verdicts)
       permits.release(limit - jobs.length)
       const attemptQueue: AttemptQueue = {
         name: queue.name,
@@ -127,6 +126,8 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
         yield* Effect.logError(`${defects.length} jobs could not be started`, Cause.die(defects[0]))
       }
       signal({ _tag: "claimed", queue: queue.name, count: jobs.length })
+      // Last: nothing that goes wrong there may keep a job from its fiber.
+      if (ended !== null) yield* ended.stored(verdicts)
       return jobs.length
     }, Effect.uninterruptible)
 
