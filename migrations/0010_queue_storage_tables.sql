@@ -453,7 +453,7 @@ begin
       errcode = 'AW002',
       message = format('this function needs READ COMMITTED, the transaction is %s',
         upper(current_setting('transaction_isolation'))),
-      hint = 'Call it on a connection of its own, outside your transaction.';
+      hint = 'Call it outside your transaction (Database.outsideTransaction), or in one that is READ COMMITTED';
   end if;
 end
 $$;

@@ -539,7 +539,7 @@ as $$
 begin
   rejected := awa.complete(p_owner, p_completed, p_ended, p_now, p_dlq);
   commit;
-  select coalesce(c.jobs, '[]'), pg_catalog.date_part('epoch', c.claimed_at) operator(pg_catalog.*) 1000
+  select coalesce(c.jobs, '[]'), pg_catalog.floor(extract(epoch from c.claimed_at) operator(pg_catalog.*) 1000)
   into complete_and_claim.jobs, complete_and_claim.claimed_at
   from awa.claim(p_queue, p_limit, p_owner, p_nonce, p_deadline_ms, p_async, p_now, p_aging_ms) c;
 end

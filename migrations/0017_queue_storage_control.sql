@@ -269,7 +269,7 @@ create function awa.lane_depth(
   p_xids xid8[],
   p_afters bigint[],
   out waiting bigint,
-  out oldest timestamptz -- the earliest run_at among the first thousand in line
+  out oldest timestamptz -- since when who has waited longest among the first thousand in line could have run
 )
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -285,9 +285,9 @@ begin
     (select count(r.pos) from awa.ready_entries r where r.lane_id = p_lane_id and r.pos > p_cursor_pos)
       - (select count(t.pos) from awa.tombstones t where t.lane_id = p_lane_id and t.pos > p_cursor_pos),
     (
-      select min(h.run_at)
+      select min(greatest(h.run_at, h.created_at))
       from (
-        select r.run_at from awa.ready_entries r
+        select r.run_at, r.created_at from awa.ready_entries r
         where r.lane_id = p_lane_id and r.pos > p_cursor_pos
           and not exists (
             select from awa.tombstones t where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
@@ -297,10 +297,10 @@ begin
     )
   into waiting, oldest;
   if p_xids is not null then
-    select count(r.pos), min(r.run_at) into v_late, v_late_oldest
+    select count(r.pos), min(greatest(r.run_at, r.created_at)) into v_late, v_late_oldest
     from unnest(p_xids, p_afters) p(xid, after)
     cross join lateral (
-      select r.slot, r.pos, r.run_at from awa.ready_entries r
+      select r.slot, r.pos, r.run_at, r.created_at from awa.ready_entries r
       where r.lane_id = p_lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= p_cursor_pos
       offset 0 -- or all that the cursor has passed may be read
     ) r

@@ -220,6 +220,9 @@ $$;
 -- state for it; `again`: it moved while we looked, ask once more; `taken`: another job has its
 -- unique key, followed by its kind and that job; `dead`: it is a dead letter.
 --
+-- With `"wait": false` in p_change what somebody else keeps locked is answered with `again` at once, instead of failing
+-- all after two seconds.
+--
 -- Holds the locks of lanes and owners until the transaction ends: nobody claims from these lanes meanwhile, and these
 -- owners store nothing.
 create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
@@ -237,6 +240,7 @@ as $$
 declare
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
   v_op constant text := p_change ->> 'op';
+  v_waits constant boolean := coalesce((p_change ->> 'wait')::boolean, true);
   v_problem constant text := awa.change_problem(p_change);
   v_ids constant bigint[] := array(select distinct i from unnest(p_ids) i where i is not null);
   v_homes awa.job_home[];
@@ -257,8 +261,17 @@ begin
   v_homes := array(select h from awa.locate(v_ids) h);
 
   if v_op <> 'retry' then
-    perform awa.hold_lanes(array_agg(h.lane_id)) from unnest(v_homes) h where h.state = 'available';
-    v_keys := array(select awa.lane_lock_key(h.lane_id) from unnest(v_homes) h where h.state = 'available');
+    if v_waits then
+      perform awa.hold_lanes(array_agg(h.lane_id)) from unnest(v_homes) h where h.state = 'available';
+    end if;
+    -- Free to whoever holds them.
+    v_keys := array(
+      select k.key
+      from (
+        select distinct awa.lane_lock_key(h.lane_id) as key from unnest(v_homes) h where h.state = 'available' order by 1
+      ) k
+      where pg_try_advisory_xact_lock(awa.lock_class('lane'), k.key)
+    );
     if v_keys <> '{}' then
       -- A statement of its own: its snapshot shows what the last holder of the lock committed.
       v_homes := array(select h from awa.locate(v_ids) h);
@@ -267,7 +280,14 @@ begin
   if v_op = 'cancel' then
     v_owners := array(select distinct h.owner from unnest(v_homes) h where h.state = 'running');
     if v_owners <> '{}' then
-      perform awa.hold_owners(v_owners);
+      if v_waits then
+        perform awa.hold_owners(v_owners);
+      else
+        v_owners := array(
+          select o.owner from (select o.owner from unnest(v_owners) o(owner) order by awa.lock_key(o.owner::text)) o
+          where pg_try_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(o.owner::text))
+        );
+      end if;
       v_homes := array(select h from awa.locate(v_ids) h);
     end if;
   end if;
@@ -467,6 +487,9 @@ declare
   v_ids bigint[];
   v_reasons jsonb;
   v_requests tid[];
+  v_change jsonb;
+  v_waits boolean;
+  v_answer jsonb;
   v_settled bigint[];
 begin
   perform awa.assert_read_committed();
@@ -477,12 +500,20 @@ begin
   if v_ids is null then
     return 0;
   end if;
+  v_change := jsonb_build_object('op', 'cancel', 'reasons', v_reasons);
+  -- An open transaction that has changed a job of one queue keeps no other queue's jobs from being cancelled.
+  foreach v_waits in array '{t, f}'::boolean[] loop
+    begin
+      v_answer := awa.change_jobs(v_ids, v_change || jsonb_build_object('wait', v_waits), p_now);
+      exit;
+    exception when lock_not_available then
+      if not v_waits then
+        raise;
+      end if;
+    end;
+  end loop;
   v_settled := array(
-    select (a ->> 0)::bigint
-    from jsonb_array_elements(
-      awa.change_jobs(v_ids, jsonb_build_object('op', 'cancel', 'reasons', v_reasons), p_now)
-    ) a
-    where a ->> 1 <> 'again'
+    select (a ->> 0)::bigint from jsonb_array_elements(v_answer) a where a ->> 1 <> 'again'
   );
   delete from awa.cancel_requests c where c.ctid = any (v_requests) and c.job_id = any (v_settled);
   return cardinality(v_settled);

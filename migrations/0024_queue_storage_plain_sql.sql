@@ -73,6 +73,21 @@ $$;
 
 create trigger insert_job instead of insert on awa/*control*/.jobs for each row execute function awa.insert_job();
 
+create function awa.refuse_job_change() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  raise exception using
+    errcode = '55000',
+    message = format('%s: rows cannot be updated or deleted', 'awa/*control*/.jobs'::regclass),
+    hint = format('Call %s or %s.', 'awa.cancel_jobs'::regproc, 'awa.change_jobs'::regproc);
+end
+$$;
+
+create trigger refuse_job_change instead of update or delete on awa/*control*/.jobs
+for each row execute function awa.refuse_job_change();
+
 -- The jobs that have ended, wherever they are kept.
 create view awa.terminal_jobs as
 select * from awa/*control*/.jobs j where j.state in ('completed', 'failed', 'cancelled');
@@ -90,5 +105,5 @@ begin
 end
 $$;
 
-create trigger refuse_terminal_job instead of insert on awa.terminal_jobs
+create trigger refuse_terminal_job instead of insert or update or delete on awa.terminal_jobs
 for each row execute function awa.refuse_terminal_job();

@@ -236,8 +236,9 @@ export const pinned = <A, E, R>(
   withReserved((connection) => within(self, connection, -1))
 
 /**
- * Runs an effect in a transaction that was opened on a node-postgres client, by an ORM perhaps. Brings its own
- * `SqlClient` if there is none, so that this is all it takes to enqueue a job there.
+ * Runs an effect in a transaction that was opened on a node-postgres client, by an ORM perhaps: send BEGIN before, COMMIT
+ * after. Brings its own `SqlClient` if there is none, so that this is all it takes to enqueue a job there; what needs a
+ * connection of its own (`Queues.pause`, `outsideTransaction`) then fails with `ConnectionFailed`.
  *
  * @example
  * ```ts
@@ -260,7 +261,7 @@ export const joinPgTransaction =
     const connection = pgConnection.fromClient(client)
     const sql = Effect.flatMap(
       Effect.serviceOption(SqlClient.SqlClient),
-      Option.match({ onNone: () => pgConnection.toSqlClient(connection), onSome: Effect.succeed })
+      Option.match({ onNone: () => pgConnection.joinedSqlClient, onSome: Effect.succeed })
     )
     return Effect.provideServiceEffect(within(self, connection, 0), SqlClient.SqlClient, sql)
   }
@@ -300,8 +301,18 @@ const send = (connection: Connection, operation: string, text: string): Effect.E
 
 const begin = (connection: Connection, depth: number, isolation: Isolation | undefined) =>
   depth > 0
-    ? send(connection, "savepoint", `SAVEPOINT effect_sql_${depth}`)
+    ? Effect.mapError(send(connection, "savepoint", `SAVEPOINT effect_sql_${depth}`), withoutBegin)
     : send(connection, "begin", isolation === undefined ? "BEGIN" : `BEGIN ISOLATION LEVEL ${isolation.toUpperCase()}`)
+
+/** Of a joined client. */
+const withoutBegin = (error: DatabaseError): DatabaseError =>
+  error.sqlState === "25P01"
+    ? new DatabaseError({
+      operation: error.operation,
+      sqlState: error.sqlState,
+      cause: new Error("the client that was joined is in no transaction; send BEGIN on it before")
+    })
+    : error
 
 /** A failed COMMIT may leave the transaction open, hence the rollback. */
 const commit = (connection: Connection, depth: number) =>

@@ -7,7 +7,10 @@
  * Within a transaction a change belongs to it, like an `enqueue`, and sees the jobs that were enqueued in it. It needs
  * READ COMMITTED (`DatabaseError` with the SQL state AW002 otherwise), and until the transaction ends nobody claims from
  * the queues of the changed jobs, and the workers of running jobs that were cancelled store nothing: keep it short, make
- * the change last, or use `requestCancel`, which takes no lock. `Database.outsideTransaction` keeps a change out of it.
+ * the change last, or use `requestCancel`, which takes no lock. Change several jobs in one bulk call rather than one by one:
+ * that takes the locks in the order everybody else does. Changes of one transaction must follow each other, as all that
+ * uses savepoints. `Database.outsideTransaction` keeps a change out of it; `Queues.pause` and `Queues.drain`, which always
+ * are outside, wait in vain for a queue that the transaction they are called in has changed.
  *
  * @since 0.1.0
  */
@@ -150,8 +153,12 @@ export interface CancelOptions {
  */
 export const cancel = (
   id: JobId,
-  options?: CancelOptions
-): Effect.Effect<void, ChangeError, SqlClient.SqlClient> => one("cancel", id, internal.cancel(options?.reason))
+  options: CancelOptions = {}
+): Effect.Effect<void, ChangeError, SqlClient.SqlClient> =>
+  Effect.zipRight(
+    internal.checkCancelOptions(options),
+    Effect.suspend(() => one("cancel", id, internal.cancel(options)))
+  )
 
 /**
  * `cancel` of many jobs, in chunks. Answers in the order of the ids.
@@ -161,9 +168,9 @@ export const cancel = (
  */
 export const cancelMany = (
   ids: Iterable<JobId>,
-  options?: CancelOptions
+  options: CancelOptions = {}
 ): Effect.Effect<ReadonlyArray<Answer>, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
-  many(ids, internal.cancel(options?.reason))
+  Effect.zipRight(internal.checkCancelOptions(options), Effect.suspend(() => many(ids, internal.cancel(options))))
 
 /**
  * `cancel` of the job that has the unique key of a request. Answers its id, or nothing when no job has that key, or had
@@ -215,11 +222,14 @@ export const cancelByUniqueKey = <R>(
  */
 export const requestCancel = (
   ids: JobId | Iterable<JobId>,
-  options?: CancelOptions
+  options: CancelOptions = {}
 ): Effect.Effect<void, InvalidSetting | DatabaseFailure, SqlClient.SqlClient> =>
-  Effect.flatMap(
-    operator.checkIds(typeof ids === "bigint" ? [ids] : ids),
-    (ids) => internal.requestCancel(ids, options?.reason)
+  Effect.zipRight(
+    internal.checkCancelOptions(options),
+    Effect.flatMap(
+      operator.checkIds(typeof ids === "bigint" ? [ids] : ids),
+      (ids) => internal.requestCancel(ids, options.reason)
+    )
   )
 
 /**

@@ -85,6 +85,10 @@ const untraced = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R>
 
 /** States raised by our own functions: see migrations/0010 to 0014. */
 const tooManyPending = "AW001"
+
+const isOfTooMany = (error: StorageError): boolean =>
+  error._tag === "DatabaseError" && error.sqlState === tooManyPending
+
 const inconsistent = new Set(["AW003", "AW005"])
 
 /** Down to one job, from the largest claim. */
@@ -182,7 +186,7 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
         at,
         millis(request.priorityAging)
       ),
-      (error) => tries > 0 && error._tag === "DatabaseError" && error.sqlState === tooManyPending,
+      (error) => tries > 0 && isOfTooMany(error),
       () => claimUpTo(request, at, tries === claimTries ? limit : Math.max(1, limit >> 3), tries - 1)
     )
 
@@ -293,23 +297,25 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
       Effect.flatMap(now, (at) => freeRows(...params, at)).pipe(Effect.map(([row]) => row?.answer ?? "undrained"))
   }
   const expire = counting("expire", text.expire)
+  const complete: Service["complete"] = (owner, completions, deadLetters) =>
+    // What cannot be encoded is a defect of this effect, like whatever else goes wrong with it.
+    Effect.suspend(() => {
+      const firsts = codec.firsts(completions)
+      const { completed, ended } = codec.completions(firsts?.values() ?? completions)
+      return Effect.flatMap(
+        now,
+        (at) => completeRows(owner, completed, ended, at, codec.deadLetterPolicy(deadLetters))
+      ).pipe(
+        Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
+      )
+    })
+
   const { queueSlotCount: slots } = yield* layout
 
   return {
     name: "queue_storage",
     claim: (request) => claim(request),
-    complete: (owner, completions, deadLetters) =>
-      // What cannot be encoded is a defect of this effect, like whatever else goes wrong with it.
-      Effect.suspend(() => {
-        const firsts = codec.firsts(completions)
-        const { completed, ended } = codec.completions(firsts?.values() ?? completions)
-        return Effect.flatMap(
-          now,
-          (at) => completeRows(owner, completed, ended, at, codec.deadLetterPolicy(deadLetters))
-        ).pipe(
-          Effect.map(([row]) => codec.verdicts(completions, firsts, row?.rejected ?? null))
-        )
-      }),
+    complete,
     completeAndClaim: (completions, request, deadLetters) =>
       Effect.suspend(() => {
         const firsts = codec.firsts(completions)
@@ -335,7 +341,12 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
               ? Effect.succeed({ verdicts, jobs: [] })
               : Effect.map(claimedBy(request, { jobs, claimed_at }, shardTries), (jobs) => ({ verdicts, jobs }))
           }))
-      }),
+      }).pipe(
+        // The ends are stored; this asks how they were taken. Claims know how to go on.
+        Effect.catchIf(isOfTooMany, () =>
+          Effect.flatMap(complete(request.owner, completions, deadLetters), (verdicts) =>
+            Effect.map(claim(request), (jobs) => ({ verdicts, jobs }))))
+      ),
     heartbeat: (owner, beats) =>
       Effect.flatMap(now, (at) => heartbeatRows(owner, codec.beats(beats), at)).pipe(
         Effect.map(([row]) => codec.held(beats, row?.lost ?? null))
@@ -414,7 +425,7 @@ export const adopt: Effect.Effect<Adopted, StorageError, SqlClient.SqlClient> = 
     Effect.catchAll(sql.unsafe<Adopted>(`select epoch, requeued::int from "${engine}".adopt()`), failed),
     { isolation: "read committed" }
   ).pipe(
-    Effect.retry({ times: 1, while: (error) => error._tag === "DatabaseError" && error.sqlState === tooManyPending }),
+    Effect.retry({ times: 1, while: isOfTooMany }),
     Database.outsideTransaction
   )
   yield* sql.unsafe(`select "${engine}".publish_slot()`).pipe(Effect.catchAll(failed), Database.outsideTransaction)

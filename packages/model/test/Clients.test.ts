@@ -1,4 +1,4 @@
-import { Database, Job, Migrations, Producer, StorageSchemas } from "@awa/model"
+import { Database, Job, Migrations, Producer, Queues, StorageSchemas } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
@@ -169,6 +169,34 @@ describe("without Effect", () => {
       })
       const sql = yield* SqlClient.SqlClient
       assert.deepStrictEqual(yield* sql`select count(*)::int as n from awa.jobs`, [{ n: 2 }])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.scopedLive("joinPgTransaction never ends that transaction, whatever is called in it", () =>
+    Effect.gen(function*() {
+      const outside: Record<string, Effect.Effect<unknown, unknown, SqlClient.SqlClient>> = {
+        pause: Queues.pause("notes"),
+        drain: Queues.drain("notes"),
+        statement: Database.outsideTransaction(Note.enqueue(payload)),
+        transaction: Database.outsideTransaction(Database.transaction(Note.enqueue(payload))),
+        pinned: Database.pinned(Database.transaction(Note.enqueue(payload)))
+      }
+      for (const [name, call] of Object.entries(outside)) {
+        yield* withClient(async (client) => {
+          await client.query("begin")
+          await Effect.runPromise(Database.joinPgTransaction(client)(Note.enqueue(payload)))
+          const joined = Database.joinPgTransaction(client)(call)
+          assert.match(String(await Effect.runPromise(Effect.flip(joined))), /provide a SqlClient beside it/, name)
+          await client.query("rollback")
+        })
+      }
+      const sql = yield* SqlClient.SqlClient
+      assert.deepStrictEqual(yield* sql`select from awa.jobs`, [])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.scopedLive("joinPgTransaction says when there is none", () =>
+    withClient(async (client) => {
+      const many = Database.joinPgTransaction(client)(Database.transaction(Note.enqueue(payload)))
+      assert.match(String(await Effect.runPromise(Effect.flip(many))), /in no transaction; send BEGIN on it before/)
     }).pipe(Effect.provide(MigratedLive())))
 })
 

@@ -237,7 +237,8 @@ describe("roles with least privileges", () => {
         "job",
         "list_jobs",
         "queue_depths",
-        "queue_settings"
+        "queue_settings",
+        "unique_holder"
       ]
       assert.deepStrictEqual(yield* Effect.provide(powers, as("reader")), looking)
 

@@ -311,6 +311,36 @@ describe("a change of a job", () => {
       assert.deepInclude(yield* found(id), { state: "available", queue: "default", args: { n: 1 } })
     }).pipe(Effect.provide(MigratedLive())))
 
+  it.live("looks for and cancels nothing by options that make no sense", () =>
+    Effect.gen(function*() {
+      const { id } = yield* Note.enqueue({ n: 1 })
+      const wrong: ReadonlyArray<readonly [string, unknown, RegExp]> = [
+        ["filter.status", { status: "failed" }, /use state, kind, queue, tag, before, limit/],
+        ["state", { state: "bogus" }, /it must be one of .*available/],
+        ["kind", { kind: 1 }, /kind/],
+        ["tag", { tag: "" }, /tag/],
+        ["limit", { limit: "3" }, /it must be a number/],
+        ["limit", { limit: Number.NaN }, /it must be a number/]
+      ]
+      for (const [setting, filter, message] of wrong) {
+        const error = yield* Effect.flip(JobAdmin.list(filter as JobAdmin.Filter))
+        assert.deepInclude(error, { _tag: "InvalidSetting", setting })
+        assert.match(error.message, message)
+      }
+      for (const options of [{ reasson: "x" }, { reason: 1 }]) {
+        for (
+          const call of [
+            JobAdmin.cancel(id, options as never),
+            JobAdmin.cancelMany([id], options as never),
+            JobAdmin.requestCancel(id, options as never)
+          ] as ReadonlyArray<Effect.Effect<unknown, { readonly _tag: string }, SqlClient.SqlClient>>
+        ) {
+          assert.strictEqual((yield* Effect.flip(call))._tag, "InvalidSetting")
+        }
+      }
+      assert.strictEqual(yield* state(id), "available")
+    }).pipe(Effect.provide(MigratedLive())))
+
   it.live("gives up when somebody keeps the lane's lock", () =>
     Effect.gen(function*() {
       const { id } = yield* Note.enqueue({ n: 1 })
@@ -386,6 +416,38 @@ describe("a change of a job", () => {
       assert.deepStrictEqual((yield* Fiber.join(claiming)).map(({ job }) => job.id), [second])
     }).pipe(Effect.provide(MigratedLive())))
 
+  it.live("keeps nothing from jobs of other queues", () =>
+    Effect.gen(function*() {
+      const { cancelRequested } = yield* engine
+      const held = yield* Note.enqueue({ n: 1 }, { queue: "held" })
+      const [waiting, running, asked] = yield* Note.enqueueMany([{ n: 2 }, { n: 3 }, { n: 4 }])
+      const changed = yield* Deferred.make<void>()
+      const release = yield* Deferred.make<void>()
+      const transaction = yield* JobAdmin.setPriority(held.id, 1).pipe(
+        Effect.zipRight(Deferred.succeed(changed, undefined)),
+        Effect.zipRight(Deferred.await(release)),
+        Database.transaction,
+        Effect.fork
+      )
+      yield* Deferred.await(changed)
+      const answers = yield* JobAdmin.cancelMany([held.id, waiting!])
+      assert.deepStrictEqual(answers, [
+        { _tag: "Busy", id: held.id },
+        { _tag: "Changed", id: waiting!, from: "available" }
+      ])
+      yield* JobAdmin.requestCancel([held.id, running!])
+      const claimed = yield* claim(1)
+      assert.deepStrictEqual(claimed.map(({ job }) => job.id), [asked])
+      assert.strictEqual(yield* state(running!), "cancelled")
+      yield* JobAdmin.requestCancel(asked!)
+      assert.strictEqual(yield* cancelRequested(100), 1)
+      assert.strictEqual(yield* state(asked!), "cancelled")
+      yield* Deferred.succeed(release, undefined)
+      yield* Fiber.join(transaction)
+      assert.strictEqual(yield* cancelRequested(100), 1)
+      assert.strictEqual(yield* state(held.id), "cancelled")
+    }).pipe(Effect.provide(MigratedLive())))
+
   it.live("that cannot be made leaves the transaction usable", () =>
     Effect.gen(function*() {
       const { id } = yield* Note.enqueue({ n: 1 })
@@ -398,6 +460,7 @@ describe("a change of a job", () => {
           { isolation }
         )
         assert.deepInclude(error, { _tag: "DatabaseError", sqlState: "AW002" })
+        assert.match(error.message, /outside your transaction \(Database\.outsideTransaction\)/)
         assert.strictEqual(yield* state(id), "available")
         assert.strictEqual(yield* state(other), "available")
       }

@@ -1,4 +1,4 @@
-import { Job, JobAdmin, QueueStorage } from "@awa/model"
+import { Job, JobAdmin, QueueStorage, type StorageEngine, TimeSource } from "@awa/model"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
 import { Duration, Effect, Option, Schema } from "effect"
@@ -134,6 +134,45 @@ describe("a claim that takes the ends of attempts along", () => {
       assert.deepInclude(error, { _tag: "DatabaseError", operation: "complete and claim", sqlState: "22023" })
       assert.strictEqual(Option.getOrThrow(yield* JobAdmin.get(id)).state, "completed")
       assert.deepStrictEqual(yield* engine.completeAndClaim(ends, request), { verdicts: ["repeated"], jobs: [] })
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("goes on where many ids lie between snapshot and claim", () =>
+    Effect.gen(function*() {
+      const engine = yield* QueueStorage.make
+      const sql = yield* SqlClient.SqlClient
+      yield* Anything.enqueueMany([1, 2])
+      const request = { queue: "default", limit: 1, owner, nonce: "1", deadline: null, durability: "async" } as const
+      const [claimed] = yield* engine.claim(request)
+      // Of the first call only: as if a burst of subtransactions had come between.
+      yield* sql`create sequence bursts`
+      yield* sql`alter function awa.pending_xids(pg_snapshot, xid8) rename to pending`
+      yield* sql.unsafe(`create function awa.pending_xids(s pg_snapshot, x xid8) returns xid8[] language plpgsql as $$
+        begin
+          if nextval('public.bursts') = 1 then
+            raise exception using errcode = 'AW001', message = '300 transaction ids between snapshot and claim';
+          end if;
+          return awa.pending(s, x);
+        end $$`)
+      yield* sql`grant usage on sequence bursts to public`
+      const ends = [{ token: claimed!.token, outcome: { _tag: "completed" } }] as const
+      const { jobs, verdicts } = yield* engine.completeAndClaim(ends, { ...request, nonce: "2" })
+      assert.deepStrictEqual(verdicts, ["repeated"])
+      assert.deepStrictEqual(jobs.map(({ args }) => args), [2])
+    }).pipe(Effect.provide(MigratedLive())))
+
+  it.effect("says to the millisecond when it was", () =>
+    Effect.gen(function*() {
+      const engine = yield* QueueStorage.make
+      yield* Anything.enqueueMany(Array.from({ length: 20 }, (_, n) => n), { runAt: new Date(0) })
+      const request = { queue: "default", limit: 1, owner, deadline: null, durability: "async" } as const
+      let ended: ReadonlyArray<StorageEngine.Completion> = []
+      for (let millis = 1001; millis < 1011; millis++) {
+        const at = Effect.provideService(TimeSource.TimeSource, Effect.succeed(new Date(millis)))
+        const [alone] = yield* engine.claim({ ...request, nonce: `${millis}` }).pipe(at)
+        const { jobs } = yield* engine.completeAndClaim(ended, { ...request, nonce: `${2 * millis}` }).pipe(at)
+        for (const claimed of [alone!, jobs[0]!]) assert.strictEqual(claimed.job.attemptedAt?.getTime(), millis)
+        ended = [{ token: jobs[0]!.token, outcome: { _tag: "completed" } }]
+      }
     }).pipe(Effect.provide(MigratedLive())))
 
   it.effect("takes what its session calls by the same names for something else", () =>

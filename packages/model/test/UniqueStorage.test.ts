@@ -158,7 +158,7 @@ describe("claims", () => {
         const answers = yield* Database.transaction(
           Effect.gen(function*() {
             yield* select("select count(*) from awa.unique_claims")
-            yield* JobAdmin.cancel(id)
+            yield* Database.outsideTransaction(JobAdmin.cancel(id))
             return yield* Sync.enqueueEach([acme, { tenant: "other" }, acme])
           }),
           { isolation }

@@ -45,7 +45,12 @@ const change = <Value>(
         yield* learnRetries(model)
         const jobs = chosen(model, picks).filter(({ unique }) => unique === undefined || !model.isTaking(unique.of))
         const asked = ask(jobs.map(({ id }) => JobRow.JobId.make(id)), value, model)
-        const answers = yield* undone ? inVain(asked) : asked
+        if (undone) {
+          // Part of a transaction that is rolled back.
+          yield* inVain(asked)
+          return
+        }
+        const answers = yield* asked
         const expected = (job: ModelJob): string => {
           if (!model.visible.includes(job)) return "NotFound"
           if (job.deadAt !== undefined || !states.includes(job.state)) return "NotInState"

@@ -3,13 +3,14 @@ import * as SqlClient from "@effect/sql/SqlClient"
 import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
+import * as Schema from "effect/Schema"
 import * as Database from "../Database.js"
 import { type DatabaseError, type DatabaseFailure, InvalidSetting } from "../Errors.js"
 import type { InsertOptions } from "../InsertOptions.js"
 import type { Variance } from "../Job.js"
-import type { Answer, Filter } from "../JobAdmin.js"
+import type { Answer, CancelOptions, Filter } from "../JobAdmin.js"
 import { JobId, type JobRow } from "../JobRow.js"
-import type { JobState } from "../JobState.js"
+import { JobState } from "../JobState.js"
 import { type Schemas, StorageSchemas } from "../StorageSchemas.js"
 import { TimeSource } from "../TimeSource.js"
 import * as enqueue from "./enqueue.js"
@@ -97,10 +98,27 @@ export const get = (id: JobId) =>
     Effect.map(rows("look for a job", () => "job($1::bigint)", [String(id)]), Arr.head)
   )
 
+const checkFilter = (filter: Filter): Effect.Effect<void, InvalidSetting> =>
+  Effect.gen(function*() {
+    const { before, kind, limit = 100, queue, state, tag } = filter
+    yield* operator.checkOptions("filter", filter, ["state", "kind", "queue", "tag", "before", "limit"])
+    if (state !== undefined && !Schema.is(JobState)(state)) {
+      yield* operator.invalid("state", state, `it must be one of ${JobState.literals.join(", ")}`)
+    }
+    for (const [name, value] of Object.entries({ kind, queue, tag })) {
+      if (value !== undefined) yield* operator.checkName(name, value)
+    }
+    if (before !== undefined) yield* operator.checkId("before", before)
+    if (typeof limit !== "number" || Number.isNaN(limit)) {
+      yield* operator.invalid("limit", limit, "it must be a number")
+    }
+  })
+
 /** @internal */
-export const list = ({ before, kind, limit = 100, queue, state, tag }: Filter) =>
-  Effect.zipRight(
-    before === undefined ? Effect.void : operator.checkId("before", before),
+export const list = (filter: Filter) => {
+  const { before, kind, limit = 100, queue, state, tag } = filter
+  return Effect.zipRight(
+    checkFilter(filter),
     rows(
       "list jobs",
       ({ control }) => `list_jobs($1::"${control}".job_state, $2::text, $3::text, $4::text, $5::bigint, $6::integer)`,
@@ -110,10 +128,11 @@ export const list = ({ before, kind, limit = 100, queue, state, tag }: Filter) =
         queue ?? null,
         tag ?? null,
         before === undefined ? null : String(before),
-        Math.min(Math.max(Math.floor(limit) || 1, 1), 1000)
+        operator.clamp(limit, 1000)
       ]
     )
   )
+}
 
 // Changes
 
@@ -127,8 +146,17 @@ export type Change = string
 const toChange = (op: string, detail: object): Change => JSON.stringify({ op, ...detail })
 
 /** @internal */
-export const cancel = (reason: string | undefined): Change =>
+export const cancel = ({ reason }: CancelOptions): Change =>
   toChange("cancel", reason === undefined ? {} : { reason: storable(reason) })
+
+/** @internal */
+export const checkCancelOptions = (options: CancelOptions): Effect.Effect<void, InvalidSetting> =>
+  Effect.zipRight(
+    operator.checkOptions("options", options, ["reason"]),
+    options.reason === undefined || typeof options.reason === "string"
+      ? Effect.void
+      : operator.invalid("options.reason", options.reason, "it must be a string")
+  )
 
 /** @internal */
 export const retry: Change = toChange("retry", {})
@@ -188,7 +216,10 @@ const verdictOfAll = (ids: ReadonlyArray<JobId>, verdict: Verdict[1]) =>
  * One transaction at the isolation level the decision needs, or a savepoint of the caller's: what goes wrong here leaves
  * his usable.
  */
-const round = (ids: ReadonlyArray<JobId>, change: Change) =>
+const round = (
+  ids: ReadonlyArray<JobId>,
+  change: Change
+): Effect.Effect<ReadonlyArray<Verdict>, DatabaseFailure, SqlClient.SqlClient> =>
   Effect.flatMap(Effect.flatten(TimeSource), (now) =>
     run(
       "change jobs",
@@ -197,10 +228,20 @@ const round = (ids: ReadonlyArray<JobId>, change: Change) =>
     )).pipe(
       (self) => Database.transaction(self, { isolation: "read committed" }),
       Effect.map(([row]) => JSON.parse(row?.answer ?? "[]") as ReadonlyArray<Verdict>),
-      // The lock was not to be had in time: trying again would wait again. Not so after a deadlock.
-      Effect.catchIf(hasState("55P03"), () => verdictOfAll(ids, "busy")),
+      // A lock was not to be had in time: trying again would wait again. Not so after a deadlock.
+      Effect.catchIf(hasState("55P03"), () => ids.length === 1 ? verdictOfAll(ids, "busy") : roundOfFree(ids, change)),
       Effect.catchIf(hasState("40P01"), () => verdictOfAll(ids, "again"))
     )
+
+/** What can be changed without waiting; the rest is busy. */
+const roundOfFree = (
+  ids: ReadonlyArray<JobId>,
+  change: Change
+): Effect.Effect<ReadonlyArray<Verdict>, DatabaseFailure, SqlClient.SqlClient> =>
+  Effect.map(
+    round(ids, `${change.slice(0, -1)},"wait":false}`),
+    (verdicts) => verdicts.map((verdict) => verdict[1] === "again" ? [verdict[0], "busy", null] : verdict)
+  )
 
 const hasState = (state: string) => (error: DatabaseFailure): error is DatabaseError =>
   error._tag === "DatabaseError" && error.sqlState === state

@@ -122,6 +122,7 @@ const looking = [
   "list_jobs",
   "queue_settings",
   "queue_depths",
+  "unique_holder",
   "dlq_list",
   "dlq_get",
   "dlq_depth",

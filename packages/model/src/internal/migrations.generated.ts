@@ -516,7 +516,7 @@ begin
       errcode = 'AW002',
       message = format('this function needs READ COMMITTED, the transaction is %s',
         upper(current_setting('transaction_isolation'))),
-      hint = 'Call it on a connection of its own, outside your transaction.';
+      hint = 'Call it outside your transaction (Database.outsideTransaction), or in one that is READ COMMITTED';
   end if;
 end
 $$;
@@ -2471,7 +2471,7 @@ as $$
 begin
   rejected := awa.complete(p_owner, p_completed, p_ended, p_now, p_dlq);
   commit;
-  select coalesce(c.jobs, '[]'), pg_catalog.date_part('epoch', c.claimed_at) operator(pg_catalog.*) 1000
+  select coalesce(c.jobs, '[]'), pg_catalog.floor(extract(epoch from c.claimed_at) operator(pg_catalog.*) 1000)
   into complete_and_claim.jobs, complete_and_claim.claimed_at
   from awa.claim(p_queue, p_limit, p_owner, p_nonce, p_deadline_ms, p_async, p_now, p_aging_ms) c;
 end
@@ -3739,7 +3739,7 @@ create function awa.lane_depth(
   p_xids xid8[],
   p_afters bigint[],
   out waiting bigint,
-  out oldest timestamptz -- the earliest run_at among the first thousand in line
+  out oldest timestamptz -- since when who has waited longest among the first thousand in line could have run
 )
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -3755,9 +3755,9 @@ begin
     (select count(r.pos) from awa.ready_entries r where r.lane_id = p_lane_id and r.pos > p_cursor_pos)
       - (select count(t.pos) from awa.tombstones t where t.lane_id = p_lane_id and t.pos > p_cursor_pos),
     (
-      select min(h.run_at)
+      select min(greatest(h.run_at, h.created_at))
       from (
-        select r.run_at from awa.ready_entries r
+        select r.run_at, r.created_at from awa.ready_entries r
         where r.lane_id = p_lane_id and r.pos > p_cursor_pos
           and not exists (
             select from awa.tombstones t where t.slot = r.slot and t.lane_id = p_lane_id and t.pos = r.pos
@@ -3767,10 +3767,10 @@ begin
     )
   into waiting, oldest;
   if p_xids is not null then
-    select count(r.pos), min(r.run_at) into v_late, v_late_oldest
+    select count(r.pos), min(greatest(r.run_at, r.created_at)) into v_late, v_late_oldest
     from unnest(p_xids, p_afters) p(xid, after)
     cross join lateral (
-      select r.slot, r.pos, r.run_at from awa.ready_entries r
+      select r.slot, r.pos, r.run_at, r.created_at from awa.ready_entries r
       where r.lane_id = p_lane_id and r.xid = p.xid and r.pos > p.after and r.pos <= p_cursor_pos
       offset 0 -- or all that the cursor has passed may be read
     ) r
@@ -4554,6 +4554,9 @@ $$;
 -- state for it; \`again\`: it moved while we looked, ask once more; \`taken\`: another job has its
 -- unique key, followed by its kind and that job; \`dead\`: it is a dead letter.
 --
+-- With \`"wait": false\` in p_change what somebody else keeps locked is answered with \`again\` at once, instead of failing
+-- all after two seconds.
+--
 -- Holds the locks of lanes and owners until the transaction ends: nobody claims from these lanes meanwhile, and these
 -- owners store nothing.
 create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
@@ -4571,6 +4574,7 @@ as $$
 declare
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
   v_op constant text := p_change ->> 'op';
+  v_waits constant boolean := coalesce((p_change ->> 'wait')::boolean, true);
   v_problem constant text := awa.change_problem(p_change);
   v_ids constant bigint[] := array(select distinct i from unnest(p_ids) i where i is not null);
   v_homes awa.job_home[];
@@ -4591,8 +4595,17 @@ begin
   v_homes := array(select h from awa.locate(v_ids) h);
 
   if v_op <> 'retry' then
-    perform awa.hold_lanes(array_agg(h.lane_id)) from unnest(v_homes) h where h.state = 'available';
-    v_keys := array(select awa.lane_lock_key(h.lane_id) from unnest(v_homes) h where h.state = 'available');
+    if v_waits then
+      perform awa.hold_lanes(array_agg(h.lane_id)) from unnest(v_homes) h where h.state = 'available';
+    end if;
+    -- Free to whoever holds them.
+    v_keys := array(
+      select k.key
+      from (
+        select distinct awa.lane_lock_key(h.lane_id) as key from unnest(v_homes) h where h.state = 'available' order by 1
+      ) k
+      where pg_try_advisory_xact_lock(awa.lock_class('lane'), k.key)
+    );
     if v_keys <> '{}' then
       -- A statement of its own: its snapshot shows what the last holder of the lock committed.
       v_homes := array(select h from awa.locate(v_ids) h);
@@ -4601,7 +4614,14 @@ begin
   if v_op = 'cancel' then
     v_owners := array(select distinct h.owner from unnest(v_homes) h where h.state = 'running');
     if v_owners <> '{}' then
-      perform awa.hold_owners(v_owners);
+      if v_waits then
+        perform awa.hold_owners(v_owners);
+      else
+        v_owners := array(
+          select o.owner from (select o.owner from unnest(v_owners) o(owner) order by awa.lock_key(o.owner::text)) o
+          where pg_try_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(o.owner::text))
+        );
+      end if;
       v_homes := array(select h from awa.locate(v_ids) h);
     end if;
   end if;
@@ -4801,6 +4821,9 @@ declare
   v_ids bigint[];
   v_reasons jsonb;
   v_requests tid[];
+  v_change jsonb;
+  v_waits boolean;
+  v_answer jsonb;
   v_settled bigint[];
 begin
   perform awa.assert_read_committed();
@@ -4811,12 +4834,20 @@ begin
   if v_ids is null then
     return 0;
   end if;
+  v_change := jsonb_build_object('op', 'cancel', 'reasons', v_reasons);
+  -- An open transaction that has changed a job of one queue keeps no other queue's jobs from being cancelled.
+  foreach v_waits in array '{t, f}'::boolean[] loop
+    begin
+      v_answer := awa.change_jobs(v_ids, v_change || jsonb_build_object('wait', v_waits), p_now);
+      exit;
+    exception when lock_not_available then
+      if not v_waits then
+        raise;
+      end if;
+    end;
+  end loop;
   v_settled := array(
-    select (a ->> 0)::bigint
-    from jsonb_array_elements(
-      awa.change_jobs(v_ids, jsonb_build_object('op', 'cancel', 'reasons', v_reasons), p_now)
-    ) a
-    where a ->> 1 <> 'again'
+    select (a ->> 0)::bigint from jsonb_array_elements(v_answer) a where a ->> 1 <> 'again'
   );
   delete from awa.cancel_requests c where c.ctid = any (v_requests) and c.job_id = any (v_settled);
   return cardinality(v_settled);
@@ -6490,6 +6521,21 @@ $$;
 
 create trigger insert_job instead of insert on awa/*control*/.jobs for each row execute function awa.insert_job();
 
+create function awa.refuse_job_change() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  raise exception using
+    errcode = '55000',
+    message = format('%s: rows cannot be updated or deleted', 'awa/*control*/.jobs'::regclass),
+    hint = format('Call %s or %s.', 'awa.cancel_jobs'::regproc, 'awa.change_jobs'::regproc);
+end
+$$;
+
+create trigger refuse_job_change instead of update or delete on awa/*control*/.jobs
+for each row execute function awa.refuse_job_change();
+
 -- The jobs that have ended, wherever they are kept.
 create view awa.terminal_jobs as
 select * from awa/*control*/.jobs j where j.state in ('completed', 'failed', 'cancelled');
@@ -6507,7 +6553,7 @@ begin
 end
 $$;
 
-create trigger refuse_terminal_job instead of insert on awa.terminal_jobs
+create trigger refuse_terminal_job instead of insert or update or delete on awa.terminal_jobs
 for each row execute function awa.refuse_terminal_job();
 `
   }

@@ -35,13 +35,24 @@ const query = (
   })
 
 /**
- * A client whose every statement runs on one connection.
+ * A client for nothing but the transaction it is used in: there is no connection for what leaves that, and on the caller's
+ * it would end his transaction.
  *
  * @internal
  */
-export const toSqlClient = (connection: Connection): Effect.Effect<SqlClient.SqlClient> =>
+export const joinedSqlClient: Effect.Effect<SqlClient.SqlClient> = Effect.suspend(() =>
   SqlClient.make({
-    acquirer: Effect.succeed(connection),
+    acquirer: Effect.fail(noOtherConnection()),
     compiler: PgClient.makeCompiler(),
     spanAttributes: [["db.system.name", "postgresql"]]
   }).pipe(Effect.provideServiceEffect(Reactivity.Reactivity, Reactivity.make))
+)
+
+const noOtherConnection = (): SqlError =>
+  new SqlError({
+    message: "Failed to acquire connection",
+    cause: new Error(
+      "this runs outside of the joined transaction and needs a connection of its own; " +
+        "provide a SqlClient beside it (Database.layer)"
+    )
+  })

@@ -25,8 +25,12 @@ export const sqlState = (cause: unknown): Option.Option<string> =>
  *
  * @internal
  */
-export const describe = (cause: unknown): string =>
-  property(cause, "message") || property(cause, "code") || "unknown cause"
+export const describe = (cause: unknown): string => {
+  const message = property(cause, "message") || property(cause, "code") || "unknown cause"
+  const hint = property(cause, "hint")
+  // PostgreSQL's own hints are for who writes the statement.
+  return hint !== undefined && property(cause, "code")?.startsWith("AW") === true ? `${message}. ${hint}` : message
+}
 
 const reasons: ReadonlyMap<string, ConnectionReason> = new Map<string, ConnectionReason>([
   ["ECONNREFUSED", "refused"],

@@ -7,7 +7,7 @@ export const make = ({ engine }: Schemas) => {
   const schema = `"${engine}"`
   return {
     claim: registerStatement(
-      `select coalesce(jobs, '[]') as jobs, date_part('epoch', claimed_at) * 1000 as claimed_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz, $8::bigint)`
+      `select coalesce(jobs, '[]') as jobs, floor(extract(epoch from claimed_at) * 1000)::float8 as claimed_at from ${schema}.claim($1::text, $2::int, $3::uuid, $4::bigint, $5::bigint, $6::boolean, $7::timestamptz, $8::bigint)`
     ),
     complete: registerStatement(
       `select ${schema}.complete($1::uuid, $2::jsonb, $3::jsonb, $4::timestamptz, $5::jsonb)::text as rejected`
