@@ -1,12 +1,13 @@
 // Every TypeScript block of the README, the guides and the packages' READMEs compiles, each as a module of its own, under
 // the flags of the sources.
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import ts from "typescript"
 
 const folder = "node_modules/.cache/awa-examples"
 const pages = [
   "README.md",
-  ...readdirSync("docs").filter((name) => name.endsWith(".md")).map((name) => `docs/${name}`)
+  ...readdirSync("docs").filter((name) => name.endsWith(".md")).map((name) => `docs/${name}`),
+  ...readdirSync("packages").map((name) => `packages/${name}/README.md`).filter((page) => existsSync(page))
 ]
 
 const blocksOf = (page) => {
