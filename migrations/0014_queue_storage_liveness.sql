@@ -211,6 +211,7 @@ declare
     else 'hard deadline exceeded'
   end;
   v_owners uuid[];
+  v_held uuid[];
   v_ended jsonb;
   v_one jsonb;
   v_jobs awa.successor[];
@@ -236,7 +237,9 @@ begin
   ) a;
   -- A look that was cut off may have left owners out, whatever the second look finds.
   rescue.complete := v_found < p_limit;
-  perform awa.hold_owners(v_owners);
+  v_held := awa.hold_free_owners(v_owners);
+  rescue.complete := rescue.complete and v_held is not distinct from v_owners;
+  v_owners := v_held;
 
   -- Again, under the locks: a heartbeat or a completion may have come in between.
   if v_owners is not null then

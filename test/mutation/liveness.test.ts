@@ -41,14 +41,14 @@ const beatUnderRescue = (isolation: string): Scenario => async (world) => {
   return Array.isArray(rescued) && rescued.length > 0 ? ["live attempt rescued"] : []
 }
 
-const lockOwners = "perform awa.hold_owners(v_owners);"
+const lockOwners = "v_held := awa.hold_free_owners(v_owners);"
 
 rule(server, "rescue decides under the owners' locks", {
   scenario: beatUnderRescue("read committed"),
   mutants: {
     "it locks what it found before": {
       breaks: [
-        { within: "awa.rescue", find: lockOwners, replace: "" },
+        { within: "awa.rescue", find: lockOwners, replace: "v_held := v_owners;" },
         {
           within: "awa.rescue",
           find: "if v_ended is not null then",

@@ -448,6 +448,30 @@ describe("a change of a job", () => {
       assert.strictEqual(yield* state(held.id), "cancelled")
     }).pipe(Effect.provide(MigratedLive())))
 
+  it.live("keeps no other worker's attempts from being rescued", () =>
+    Effect.gen(function*() {
+      const { claim, rescueStale } = yield* engine
+      const [held, stale] = yield* Note.enqueueMany([{ n: 1 }, { n: 2 }])
+      const request = { queue: "default", limit: 1, nonce: "1", deadline: null, durability: "async" } as const
+      yield* claim({ ...request, owner })
+      yield* claim({ ...request, owner: "00000000-0000-4000-8000-000000000002" })
+      const changed = yield* Deferred.make<void>()
+      const release = yield* Deferred.make<void>()
+      const transaction = yield* JobAdmin.cancel(held!).pipe(
+        Effect.zipRight(Deferred.succeed(changed, undefined)),
+        Effect.zipRight(Deferred.await(release)),
+        Database.transaction,
+        Effect.fork
+      )
+      yield* Deferred.await(changed)
+      const rescued = yield* rescueStale({ staleness: Duration.zero, limit: 100 })
+      assert.deepStrictEqual(rescued.map(({ jobId }) => jobId), [stale])
+      yield* Deferred.succeed(release, undefined)
+      yield* Fiber.join(transaction)
+      assert.strictEqual(yield* state(held!), "cancelled")
+      assert.deepStrictEqual(yield* rescueStale({ staleness: Duration.zero, limit: 100 }), [])
+    }).pipe(Effect.provide(MigratedLive())))
+
   it.live("that cannot be made leaves the transaction usable", () =>
     Effect.gen(function*() {
       const { id } = yield* Note.enqueue({ n: 1 })

@@ -506,6 +506,25 @@ begin
 end
 $$;
 
+-- Of these owners those whose locks can be had within two seconds: one that somebody keeps, an open transaction that has
+-- cancelled running jobs, say, is no reason to leave the others waiting.
+create function awa.hold_free_owners(p_owners uuid[]) returns uuid[]
+language plpgsql
+set lock_timeout = '2s'
+as $$
+begin
+  begin
+    perform awa.hold_owners(p_owners);
+    return p_owners;
+  exception when lock_not_available then
+    return array(
+      select o.owner from (select o.owner from unnest(p_owners) o(owner) order by awa.lock_key(o.owner::text)) o
+      where pg_try_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(o.owner::text))
+    );
+  end;
+end
+$$;
+
 -- What locks first and reads then must see what the previous holder committed.
 create function awa.assert_read_committed() returns void
 language plpgsql
@@ -2695,6 +2714,7 @@ declare
     else 'hard deadline exceeded'
   end;
   v_owners uuid[];
+  v_held uuid[];
   v_ended jsonb;
   v_one jsonb;
   v_jobs awa.successor[];
@@ -2720,7 +2740,9 @@ begin
   ) a;
   -- A look that was cut off may have left owners out, whatever the second look finds.
   rescue.complete := v_found < p_limit;
-  perform awa.hold_owners(v_owners);
+  v_held := awa.hold_free_owners(v_owners);
+  rescue.complete := rescue.complete and v_held is not distinct from v_owners;
+  v_owners := v_held;
 
   -- Again, under the locks: a heartbeat or a completion may have come in between.
   if v_owners is not null then

@@ -132,13 +132,20 @@ export const changing = [
       assert.equal(handedOut.length + waiting.length, ids.length)
     })),
 
-  check("a change leaves the caller's transaction alone", (t) =>
+  check("a change belongs to the caller's transaction", (t) =>
     Effect.gen(function*() {
       const id = yield* t.enqueue()
-      yield* Database.transaction(Effect.zipRight(JobAdmin.cancelMany([id]), Effect.fail(undefined))).pipe(
-        Effect.ignore
-      )
+      const cancel = JobAdmin.cancelMany([id])
+      yield* Effect.ignore(Database.transaction(Effect.zipRight(cancel, Effect.fail(undefined))))
+      yield* t.expectState(id, "available")
+      yield* Database.transaction(cancel)
       yield* t.expectState(id, "cancelled")
+      yield* Database.transaction(Effect.gen(function*() {
+        const own = yield* t.enqueue()
+        yield* JobAdmin.cancelMany([own])
+        assert.equal(Option.getOrThrow(yield* JobAdmin.get(own)).state, "cancelled")
+      }))
+      assert.deepEqual(idsOf(yield* t.claim()), [])
     })),
 
   check("jobs are found by id and listed by state in every state", (t) =>
