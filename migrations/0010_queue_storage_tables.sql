@@ -443,6 +443,18 @@ begin
 end
 $$;
 
+-- Takes the locks that are free at this moment; answers whose they are.
+create function awa.try_owners(p_owners uuid[]) returns uuid[]
+language plpgsql
+as $$
+begin
+  return array(
+    select o.owner from (select o.owner from unnest(p_owners) o(owner) order by awa.lock_key(o.owner::text)) o
+    where pg_try_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(o.owner::text))
+  );
+end
+$$;
+
 -- Of these owners those whose locks can be had within two seconds: one that somebody keeps, an open transaction that has
 -- cancelled running jobs, say, is no reason to leave the others waiting.
 create function awa.hold_free_owners(p_owners uuid[]) returns uuid[]
@@ -454,10 +466,7 @@ begin
     perform awa.hold_owners(p_owners);
     return p_owners;
   exception when lock_not_available then
-    return array(
-      select o.owner from (select o.owner from unnest(p_owners) o(owner) order by awa.lock_key(o.owner::text)) o
-      where pg_try_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(o.owner::text))
-    );
+    return awa.try_owners(p_owners);
   end;
 end
 $$;

@@ -220,12 +220,17 @@ $$;
 -- state for it; `again`: it moved while we looked, ask once more; `taken`: another job has its
 -- unique key, followed by its kind and that job; `dead`: it is a dead letter.
 --
--- With `"wait": false` in p_change what somebody else keeps locked is answered with `again` at once, instead of failing
--- all after two seconds.
+-- Without p_waits what somebody else keeps locked is answered with `again` at once, instead of failing all after two
+-- seconds.
 --
 -- Holds the locks of lanes and owners until the transaction ends: nobody claims from these lanes meanwhile, and these
 -- owners store nothing.
-create function awa.change_jobs(p_ids bigint[], p_change jsonb, p_now timestamptz) returns jsonb
+create function awa.change_jobs(
+  p_ids bigint[],
+  p_change jsonb,
+  p_now timestamptz,
+  p_waits boolean default true
+) returns jsonb
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -240,9 +245,9 @@ as $$
 declare
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
   v_op constant text := p_change ->> 'op';
-  v_waits constant boolean := coalesce((p_change ->> 'wait')::boolean, true);
   v_problem constant text := awa.change_problem(p_change);
   v_ids constant bigint[] := array(select distinct i from unnest(p_ids) i where i is not null);
+  v_rows bigint[] := v_ids;
   v_homes awa.job_home[];
   v_keys integer[];
   v_owners uuid[];
@@ -261,7 +266,7 @@ begin
   v_homes := array(select h from awa.locate(v_ids) h);
 
   if v_op <> 'retry' then
-    if v_waits then
+    if p_waits then
       perform awa.hold_lanes(array_agg(h.lane_id)) from unnest(v_homes) h where h.state = 'available';
     end if;
     -- Free to whoever holds them.
@@ -280,13 +285,10 @@ begin
   if v_op = 'cancel' then
     v_owners := array(select distinct h.owner from unnest(v_homes) h where h.state = 'running');
     if v_owners <> '{}' then
-      if v_waits then
+      if p_waits then
         perform awa.hold_owners(v_owners);
       else
-        v_owners := array(
-          select o.owner from (select o.owner from unnest(v_owners) o(owner) order by awa.lock_key(o.owner::text)) o
-          where pg_try_advisory_xact_lock(awa.lock_class('owner'), awa.lock_key(o.owner::text))
-        );
+        v_owners := awa.try_owners(v_owners);
       end if;
       v_homes := array(select h from awa.locate(v_ids) h);
     end if;
@@ -317,10 +319,15 @@ begin
       array(select h from unnest(v_waiting) h where h.job_id = any (select b.job_id from unnest(v_before) b)), v_now);
   end if;
 
+  if not p_waits then
+    -- Not those of rows that somebody else is changing.
+    v_rows := array(select d.job_id from awa.deferred_jobs d where d.job_id = any (v_ids) for update skip locked)
+      || array(select f.job_id from awa.finished_jobs f where f.job_id = any (v_ids) for update skip locked);
+  end if;
   if exists (select from unnest(v_homes) h where h.home = 'deferred') and v_op <> 'retry' then
     with due as materialized (
       select d.job_id from awa.deferred_jobs d
-      where d.job_id = any (v_ids)
+      where d.job_id = any (v_rows)
       order by d.job_id for update
     ),
     gone as (
@@ -343,7 +350,7 @@ begin
         f.max_attempts, f.queue, f.kind, f.args, f.envelope, null
       )::awa.successor
       from awa.finished_jobs f
-      where f.job_id = any (v_ids) and awa.can_change(v_op, 'finished', f.state)
+      where f.job_id = any (v_rows) and awa.can_change(v_op, 'finished', f.state)
       order by f.job_id for update
     );
     if v_op = 'retry' then
@@ -415,7 +422,7 @@ begin
 end
 $$;
 
-revoke execute on function awa.change_jobs(bigint[], jsonb, timestamptz) from public;
+revoke execute on function awa.change_jobs(bigint[], jsonb, timestamptz, boolean) from public;
 
 -- Cancels jobs, whether they wait, are deferred or run. Answers like change_jobs.
 create function awa.cancel_jobs(p_ids bigint[], p_reason text, p_now timestamptz) returns jsonb
@@ -504,7 +511,7 @@ begin
   -- An open transaction that has changed a job of one queue keeps no other queue's jobs from being cancelled.
   foreach v_waits in array '{t, f}'::boolean[] loop
     begin
-      v_answer := awa.change_jobs(v_ids, v_change || jsonb_build_object('wait', v_waits), p_now);
+      v_answer := awa.change_jobs(v_ids, v_change, p_now, v_waits);
       exit;
     exception when lock_not_available then
       if not v_waits then

@@ -172,7 +172,7 @@ begin
   if v_owners is null then
     return 0;
   end if;
-  perform awa.hold_owners(v_owners);
+  v_owners := awa.hold_free_owners(v_owners);
   perform nextval('awa.lease_marks');
 
   -- Again, under the locks: some may have ended in between.

@@ -533,7 +533,7 @@ rule(server, "eviction decides under the owner's lock", {
     "without it": {
       breaks: [{
         within: "awa.evict",
-        find: "perform awa.hold_owners(v_owners);",
+        find: "v_owners := awa.hold_free_owners(v_owners);",
         replace: ""
       }],
       shows: ["job doubled"]

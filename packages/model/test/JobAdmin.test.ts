@@ -448,6 +448,35 @@ describe("a change of a job", () => {
       assert.strictEqual(yield* state(held.id), "cancelled")
     }).pipe(Effect.provide(MigratedLive())))
 
+  it.live("keeps nothing from other jobs that are scheduled or have ended", () =>
+    Effect.gen(function*() {
+      const { cancelRequested } = yield* engine
+      const jobs = yield* jobsInAllStates
+      const other = yield* Note.enqueue({ n: 8 }, { delay: "1 hour" })
+      const failed = yield* Note.enqueue({ n: 9 })
+      yield* JobAdmin.cancel(failed.id)
+      const changed = yield* Deferred.make<void>()
+      const release = yield* Deferred.make<void>()
+      const transaction = yield* JobAdmin.setPriority(jobs.scheduled, 1).pipe(
+        Effect.zipRight(JobAdmin.remove(jobs.cancelled)),
+        Effect.zipRight(Deferred.succeed(changed, undefined)),
+        Effect.zipRight(Deferred.await(release)),
+        Database.transaction,
+        Effect.fork
+      )
+      yield* Deferred.await(changed)
+      const tags = Effect.map((answers: ReadonlyArray<JobAdmin.Answer>) => answers.map(({ _tag }) => _tag))
+      assert.deepStrictEqual(yield* tags(JobAdmin.setPriorityMany([jobs.scheduled, other.id], 3)), ["Busy", "Changed"])
+      assert.deepStrictEqual(yield* tags(JobAdmin.removeMany([jobs.cancelled, failed.id])), ["Busy", "Changed"])
+      yield* JobAdmin.requestCancel([jobs.scheduled, other.id])
+      assert.strictEqual(yield* cancelRequested(100), 1)
+      assert.strictEqual(yield* state(other.id), "cancelled")
+      yield* Deferred.succeed(release, undefined)
+      yield* Fiber.join(transaction)
+      assert.strictEqual(yield* cancelRequested(100), 1)
+      assert.strictEqual(yield* state(jobs.scheduled), "cancelled")
+    }).pipe(Effect.timeout("20 seconds"), Effect.provide(MigratedLive())))
+
   it.live("keeps no other worker's attempts from being rescued", () =>
     Effect.gen(function*() {
       const { claim, rescueStale } = yield* engine

@@ -214,33 +214,33 @@ const verdictOfAll = (ids: ReadonlyArray<JobId>, verdict: Verdict[1]) =>
 
 /**
  * One transaction at the isolation level the decision needs, or a savepoint of the caller's: what goes wrong here leaves
- * his usable.
+ * his usable. `waits`: for what others keep locked.
  */
-const round = (
-  ids: ReadonlyArray<JobId>,
-  change: Change
-): Effect.Effect<ReadonlyArray<Verdict>, DatabaseFailure, SqlClient.SqlClient> =>
+const attempt = (ids: ReadonlyArray<JobId>, change: Change, waits: boolean) =>
   Effect.flatMap(Effect.flatten(TimeSource), (now) =>
     run(
       "change jobs",
-      ({ engine }) => `select "${engine}".change_jobs($1::bigint[], $2::jsonb, $3::timestamptz)::text as answer`,
-      [ids.map(String), change, now === null ? null : now.toISOString()]
+      ({ engine }) =>
+        `select "${engine}".change_jobs($1::bigint[], $2::jsonb, $3::timestamptz, $4::boolean)::text as answer`,
+      [ids.map(String), change, now === null ? null : now.toISOString(), String(waits)]
     )).pipe(
       (self) => Database.transaction(self, { isolation: "read committed" }),
-      Effect.map(([row]) => JSON.parse(row?.answer ?? "[]") as ReadonlyArray<Verdict>),
-      // A lock was not to be had in time: trying again would wait again. Not so after a deadlock.
-      Effect.catchIf(hasState("55P03"), () => ids.length === 1 ? verdictOfAll(ids, "busy") : roundOfFree(ids, change)),
-      Effect.catchIf(hasState("40P01"), () => verdictOfAll(ids, "again"))
+      Effect.map(([row]) => JSON.parse(row?.answer ?? "[]") as ReadonlyArray<Verdict>)
     )
 
+const round = (ids: ReadonlyArray<JobId>, change: Change) =>
+  attempt(ids, change, true).pipe(
+    // A lock was not to be had in time: trying again would wait again. Not so after a deadlock.
+    Effect.catchIf(hasState("55P03"), () => attemptOfFree(ids, change)),
+    Effect.catchIf(hasState("55P03"), () => verdictOfAll(ids, "busy")),
+    Effect.catchIf(hasState("40P01"), () => verdictOfAll(ids, "again"))
+  )
+
 /** What can be changed without waiting; the rest is busy. */
-const roundOfFree = (
-  ids: ReadonlyArray<JobId>,
-  change: Change
-): Effect.Effect<ReadonlyArray<Verdict>, DatabaseFailure, SqlClient.SqlClient> =>
+const attemptOfFree = (ids: ReadonlyArray<JobId>, change: Change) =>
   Effect.map(
-    round(ids, `${change.slice(0, -1)},"wait":false}`),
-    (verdicts) => verdicts.map((verdict) => verdict[1] === "again" ? [verdict[0], "busy", null] : verdict)
+    attempt(ids, change, false),
+    (verdicts) => verdicts.map((verdict): Verdict => verdict[1] === "again" ? [verdict[0], "busy", null] : verdict)
   )
 
 const hasState = (state: string) => (error: DatabaseFailure): error is DatabaseError =>

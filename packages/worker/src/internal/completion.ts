@@ -35,6 +35,7 @@ export interface Completer {
 /** Outcomes that somebody else stores. They come back if that fails, and are stored without him then. */
 export interface Batch {
   readonly completions: ReadonlyArray<Completion>
+  /** Forgets the attempts at once; the effect only tells of it. */
   readonly stored: (verdicts: ReadonlyArray<Verdict>) => Effect.Effect<void>
   readonly failed: () => void
 }

@@ -114,6 +114,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
         return yield* Effect.failCause(exit.cause)
       }
       const { jobs, verdicts } = exit.value
+      const acknowledge = ended === null ? Effect.void : ended.stored(verdicts)
       permits.release(limit - jobs.length)
       const attemptQueue: AttemptQueue = {
         name: queue.name,
@@ -127,7 +128,7 @@ export const make = (options: Options): Effect.Effect<Dispatcher, never, Scope.S
       }
       signal({ _tag: "claimed", queue: queue.name, count: jobs.length })
       // Last: nothing that goes wrong there may keep a job from its fiber.
-      if (ended !== null) yield* ended.stored(verdicts)
+      yield* acknowledge
       return jobs.length
     }, Effect.uninterruptible)
 
