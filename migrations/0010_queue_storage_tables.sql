@@ -471,12 +471,105 @@ begin
 end
 $$;
 
+-- The layout: which slots are active, and of each queue its lanes, its number of shards, whether it is paused, whether
+-- there are tombstones or wishes to cancel. Producers and claimers need it in every call and it changes seldom, so each
+-- session remembers what it looked up, with the count of the changes by then (settings `awa.lane`, `awa.lanes`,
+-- `awa.queue_...`).
+--
+-- Who changes it holds a lock until the end of his transaction and counts before that. Who looks it up reads the count
+-- first, then whether somebody holds the lock, then the layout, and remembers nothing while somebody does: so what is
+-- remembered with a count holds all changes up to it. Who trusts what is remembered reads the count after his snapshot:
+-- a change that his snapshot shows has counted before.
+create sequence awa.layout_changes;
+select nextval('awa.layout_changes');
+
+create function awa.layout_version() returns bigint
+language sql volatile
+as $$
+  select pg_sequence_last_value('awa.layout_changes')
+$$;
+
+-- Changers do not wait for each other, nor for those who only look. By a trigger: however the change is made.
+create function awa.layout_changes() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_xact_lock_shared(awa.lock_class('layout'), 0);
+  perform nextval('awa.layout_changes');
+  perform set_config('awa.layout_changed', 'on', true);
+  return null;
+end
+$$;
+
+revoke execute on function awa.layout_changes() from public;
+
+-- Whether nobody is changing the layout but this session. Try and unlock are one expression, as in awa.sleeps.
+create function awa.layout_settled() returns boolean
+language sql volatile
+as $$
+  select case
+    when pg_try_advisory_lock(awa.lock_class('layout'), 0) then pg_advisory_unlock(awa.lock_class('layout'), 0)
+    else false
+  end
+$$;
+
+-- Whether this transaction has. A prepared one keeps its settings and may yet lose its rows: nobody remembers what he
+-- changed himself.
+create function awa.layout_changed() returns boolean
+language sql volatile
+as $$
+  select coalesce(current_setting('awa.layout_changed', true) = 'on', false)
+$$;
+
+create trigger layout_changes after insert or update or delete on awa.lanes
+for each row execute function awa.layout_changes();
+
+-- A slot that is no longer active does no harm.
+create trigger layout_changes after insert or update of drained_at on awa.slots
+for each row when (new.ring <> 'lease' and new.drained_at is null) execute function awa.layout_changes();
+
+create trigger layout_changes after insert on awa.slot_strays
+for each row execute function awa.layout_changes();
+
+create trigger layout_changes after insert on awa.tombstoned_lanes
+for each row execute function awa.layout_changes();
+
+create trigger layout_changes after insert on awa.cancel_requests
+for each row execute function awa.layout_changes();
+
+-- Named after the schema: several may share one control plane.
+do $$
+declare
+  v_name constant text := 'layout_changes_' || md5(/*schema*/'awa');
+begin
+  execute format(
+    'create trigger %I after insert or delete on awa/*control*/.queues
+      for each row execute function awa.layout_changes()',
+    v_name
+  );
+  execute format(
+    'create trigger %I after update on awa/*control*/.queues
+      for each row when (
+        (new.name, new.shards, new.paused_at) is distinct from (old.name, old.shards, old.paused_at)
+      )
+      execute function awa.layout_changes()',
+    v_name || '_update'
+  );
+end
+$$;
+
 -- What locks first and reads then must see what the previous holder committed.
+create function awa.is_read_committed() returns boolean
+language sql stable
+as $$
+  select current_setting('transaction_isolation') = 'read committed'
+$$;
+
 create function awa.assert_read_committed() returns void
 language plpgsql
 as $$
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
+  if not awa.is_read_committed() then
     raise exception using
       errcode = 'AW002',
       message = format('this function needs READ COMMITTED, the transaction is %s',

@@ -261,10 +261,6 @@ as $$
   select concat(floor(date_part('epoch', p_now) * 1000)::bigint, ' ', p_ids)
 $$;
 
--- Counts the changes of the numbers of shards, so that what sessions remember can be told to be old.
-create sequence awa.shard_changes;
-select nextval('awa.shard_changes');
-
 -- What a session remembers of the lane it used last, as the setting `awa.lane`: looking a lane up costs a tenth of an
 -- enqueue. A setting goes with the transaction that made it when that rolls back, as the lane's row does, and the table
 -- in it tells the schemas of one database apart, also one created anew. `awa.lanes` holds the same and the lanes, when
@@ -273,7 +269,7 @@ create function awa.lane_note(p_lane_id bigint, p_queue text, p_priority smallin
 language sql stable
 as $$
   select concat(
-    'awa.lanes'::regclass::oid, ' ', pg_sequence_last_value('awa.shard_changes'), ' ', p_lane_id, ' ', p_priority, ' ',
+    'awa.lanes'::regclass::oid, ' ', awa.layout_version(), ' ', p_lane_id, ' ', p_priority, ' ',
     p_queue
   )
 $$;
@@ -294,10 +290,9 @@ declare
   -- Before the number of shards is read: it may change in between.
   v_note constant text := awa.lane_note(p_lane_id, p_queue, p_priority);
   v_noted constant text := current_setting('awa.lanes', true);
-  v_settled constant boolean := awa.shards_settled();
+  v_settled constant boolean := awa.layout_settled();
   v_shards smallint;
   v_lanes bigint[];
-  v_new boolean := false;
 begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = format('job 0: %s', v_problem);
@@ -314,23 +309,17 @@ begin
         errcode = '22023',
         message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
     end if;
-    v_new := true;
     perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
   end if;
   if v_shards is null then
     v_lanes := array[p_lane_id];
   else
     v_lanes := array(select awa.lane_id(p_queue, p_priority, s) from generate_series(0, v_shards - 1) s);
-    v_new := v_new
-      or exists (select from unnest(v_lanes) s where not exists (select from awa.lanes l where l.lane_id = s));
     perform awa.ensure_lane(v_lanes[i], p_queue, p_priority, (i - 1)::smallint) from generate_series(1, v_shards) i;
   end if;
-  if v_new then
-    -- A prepared transaction keeps its settings and may yet lose its rows: nobody remembers a lane it made itself.
-    perform set_config('awa.new_lane', 'on', true);
-  elsif v_settled
-    and current_setting('awa.new_lane', true) is distinct from 'on'
-    and current_setting('transaction_isolation') = 'read committed' -- an older snapshot may show an older number
+  if v_settled
+    and not awa.layout_changed()
+    and awa.is_read_committed() -- an older snapshot may show an older number
   then
     if v_shards is null then
       perform set_config('awa.lane', v_note, false);

@@ -72,49 +72,6 @@ $$;
 -- Changing the number of shards. Nothing has to stop for it: jobs that go by the old number land in lanes that are
 -- claimed like all others. Only their order among the ones that go by the new number is open.
 
--- Whether nobody is changing a number of shards. Try and unlock are one expression, as in awa.sleeps.
-create function awa.shards_settled() returns boolean
-language sql volatile
-as $$
-  select case
-    when pg_try_advisory_lock_shared(awa.lock_class('shards'), 0)
-      then pg_advisory_unlock_shared(awa.lock_class('shards'), 0)
-    else false
-  end
-$$;
-
--- What sessions remember ends with the change, however it is made. A session notes the count of changes first, looks
--- whether one is under way second and reads the number third: it remembers no number of before a change with the count
--- of after it.
-create function awa.shards_change() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if tg_op = 'UPDATE' and new.shards = old.shards and new.name = old.name
-    or tg_op = 'INSERT' and new.shards = 1
-    or tg_op = 'DELETE' and old.shards = 1
-  then
-    return coalesce(new, old);
-  end if;
-  perform pg_advisory_xact_lock(awa.lock_class('shards'), 0);
-  perform nextval('awa.shard_changes');
-  return coalesce(new, old);
-end
-$$;
-
-revoke execute on function awa.shards_change() from public;
-
--- Named after the schema: several may share one control plane.
-do $$
-begin
-  execute format(
-    'create trigger %I before insert or update or delete on awa/*control*/.queues
-      for each row execute function awa.shards_change()',
-    'shards_change_' || md5(/*schema*/'awa')
-  );
-end
-$$;
-
 -- p_shards: 1 to 64.
 create function awa.set_shards(p_queue text, p_shards integer) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -218,6 +175,7 @@ $$;
 -- are of one priority, a small claim takes any lane.
 create function awa.lock_lanes(
   p_queue text,
+  p_layout awa.queue_layout,
   p_limit integer,
   p_nonce bigint,
   p_now timestamptz,
@@ -230,16 +188,16 @@ as $$
 declare
   -- A lane with so many jobs is enough for one claim: the others are left to other claims.
   v_deep constant integer := least(p_limit, 32);
-  v_lanes bigint[];
-  v_priorities bigint;
+  v_lanes constant bigint[] := p_layout.lanes;
   v_head record;
   v_n bigint := 0;
   v_taken bigint[];
 begin
-  if p_limit <= 4 and current_setting('awa.look', true) is distinct from 'on' then
-    select array_agg(l.lane_id order by l.shard), count(distinct l.priority) into v_lanes, v_priorities
-    from (select distinct a.lane_id, a.shard, a.priority from awa.lanes a where a.queue = p_queue) l;
-    for i in 1..case when v_priorities = 1 then cardinality(v_lanes) else 0 end loop
+  if p_limit <= 4
+    and current_setting('awa.look', true) is distinct from 'on'
+    and p_layout.priorities[1] = all (p_layout.priorities)
+  then
+    for i in 1..cardinality(v_lanes) loop
       lock_lanes.lanes := array[v_lanes[1 + (abs(p_nonce % 64) + i) % cardinality(v_lanes)]];
       if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])) then
         lock_lanes.expecting := true;

@@ -13,13 +13,6 @@ const afterSnapshot: Patch = {
   replace: "seen := test_gate.pass(pg_current_snapshot());"
 }
 
-/** A session that has claimed before, so that its claim is one statement. */
-const claimerOf = async (world: World): Promise<Session> => {
-  const claimer = await world.gatedSession()
-  await claimer.query("select awa.note_slot_ranges()")
-  return claimer
-}
-
 const pause = (session: Session): Promise<unknown> => session.query("select awa.pause_queue('default', null, null)")
 
 const claims = async (claiming: Promise<ReadonlyArray<unknown>>): Promise<ReadonlyArray<Finding>> =>
@@ -28,7 +21,7 @@ const claims = async (claiming: Promise<ReadonlyArray<unknown>>): Promise<Readon
 /** A claim holds the lane and has read what it decides upon, and only then somebody pauses the queue. */
 const pausedDuringClaim = async (world: World): Promise<ReadonlyArray<Finding>> => {
   const session = await world.session()
-  const claimer = await claimerOf(world)
+  const claimer = await world.gatedSession()
   const operator = await world.session()
   await enqueue(session)
   await world.closeGate()
@@ -65,8 +58,16 @@ rule(server, "when a pause has returned, no claim slips through", {
     "claims do not look": {
       breaks: [{
         within: "awa.lane_ahead",
-        find: "if not is_current or awa.is_paused(p_queue) then",
+        find: "if not is_current or not v_is_known and awa.is_paused(p_queue) then",
         replace: "if not is_current then"
+      }],
+      shows: ["claimed while paused"]
+    },
+    "a session remembers the queue as it was": {
+      breaks: [{
+        within: "awa.look_up_layout",
+        find: "if awa.is_paused(p_queue) or v_layout.lanes is null",
+        replace: "if v_layout.lanes is null"
       }],
       shows: ["claimed while paused"]
     }
@@ -126,7 +127,7 @@ rule(server, "a claim decides about the pause when it holds the lane", {
 /** A lane comes into being while its queue is being paused, and a claim that saw no pause yet takes from it. */
 const pausedWithNewLane = async (world: World): Promise<ReadonlyArray<Finding>> => {
   const session = await world.session()
-  const claimer = await claimerOf(world)
+  const claimer = await world.gatedSession()
   const operator = await world.session()
   await operator.query("begin")
   const [paused] = await operator.query<{ lanes: string }>(
@@ -253,7 +254,7 @@ rule(server, "what a claim takes while its queue is drained is not cancelled", {
   gates: [afterSnapshot],
   scenario: async (world) => {
     const session = await world.session()
-    const claimer = await claimerOf(world)
+    const claimer = await world.gatedSession()
     const operator = await world.session()
     const ledger = new Ledger()
     await enqueue(session, 3)

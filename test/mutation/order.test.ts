@@ -263,7 +263,7 @@ rule(server, "a session forgets what it remembers when the number of shards chan
   },
   mutants: {
     "the change is not counted": {
-      breaks: [{ within: "awa.shards_change", find: "perform nextval('awa.shard_changes');", replace: "" }],
+      breaks: [{ within: "awa.layout_changes", find: "perform nextval('awa.layout_changes');", replace: "" }],
       shows: ["shard unused"]
     }
   }
@@ -286,7 +286,7 @@ rule(server, "a session remembers nothing while the number of shards changes", {
   },
   mutants: {
     "it does": {
-      breaks: [{ within: "awa.plain_lanes", find: "elsif v_settled", replace: "elsif true" }],
+      breaks: [{ within: "awa.plain_lanes", find: "if v_settled", replace: "if true" }],
       shows: ["shard unused"]
     }
   }
@@ -311,7 +311,7 @@ rule(server, "a session remembers nothing of an old snapshot", {
     "it does": {
       breaks: [{
         within: "awa.plain_lanes",
-        find: "and current_setting('transaction_isolation') = 'read committed'",
+        find: "and awa.is_read_committed()",
         replace: ""
       }],
       shows: ["shard unused"]

@@ -139,7 +139,7 @@ rule(server, "a session does not remember a lane whose prepared transaction was 
     "it does as soon as it has seen it": {
       breaks: [{
         within: "awa.plain_lanes",
-        find: "and current_setting('awa.new_lane', true) is distinct from 'on'",
+        find: "and not awa.layout_changed()",
         replace: ""
       }],
       shows: ["job lost"]
@@ -260,7 +260,7 @@ rule(server, "the end of an attempt draws its id before its successor's position
   }),
   mutants: {
     "positions come first": {
-      breaks: positionFirst("awa.complete", "perform awa.assert_read_committed();"),
+      breaks: positionFirst("awa.complete", "if not awa.is_read_committed() then"),
       shows: ["job lost"]
     }
   }

@@ -208,37 +208,6 @@ rule(server, "a slot is freed only if nobody strayed into it since it was counte
   }
 })
 
-rule(server, "a claim's snapshot agrees with the slots it looks at", {
-  gates: [gateBefore("awa.enqueue_many")],
-  scenario: async (world) => {
-    const ledger = new Ledger()
-    const claimer = await world.session()
-    const session = await world.session()
-    const writer = await world.gatedSession()
-    await oneJob(claimer, ledger)
-    await world.closeGate()
-    const writing = enqueue(writer)
-    await world.waitsOrEnds(writer, writing)
-    await openNext(session)
-    // The next slot gets the lower position, the slot that the claimer knows the higher one.
-    ledger.waiting([await enqueueOne(session)])
-    await world.openGate()
-    ledger.waiting(await writing)
-    await drain(claimer, ledger)
-    return ledger.findings()
-  },
-  mutants: {
-    "it does not ask": {
-      breaks: [{
-        within: "awa.covers_slots",
-        find: "where awa.is_within(a.slot, p_ranges) is not true",
-        replace: "where false"
-      }],
-      shows: ["job lost"]
-    }
-  }
-})
-
 rule(server, "a slot that is freed takes no lane's cursor with it", {
   scenario: async (world) => {
     const ledger = new Ledger()

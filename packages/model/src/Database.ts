@@ -96,6 +96,7 @@ export const make = (
     const client = yield* Effect.orDie(PgClient.fromPool({ ...options, acquire: Effect.succeed(acquired) }))
     const clientConfig = poolConfig.toClientConfig(config, options)
     optionsByConfig.set(clientConfig, options)
+    pool.register(client, acquired)
     return Object.assign(client, { config: clientConfig })
   })
 

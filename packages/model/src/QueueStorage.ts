@@ -13,6 +13,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Database from "./Database.js"
 import { ForeignDatabase, StorageInconsistent } from "./Errors.js"
+import { statementsOn } from "./internal/pool.js"
 import * as queueOverrides from "./internal/queueOverrides.js"
 import type { Layout } from "./internal/storage/layout.js"
 import * as codec from "./internal/storage/queueCodec.js"
@@ -105,7 +106,8 @@ const shardTries = 10
  * @category constructors
  */
 export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = Effect.gen(function*() {
-  const sql = (yield* SqlClient.SqlClient).withoutTransforms()
+  const client = yield* SqlClient.SqlClient
+  const sql = client.withoutTransforms()
   const schemas = yield* StorageSchemas
   const text = statements.make(schemas)
 
@@ -118,15 +120,14 @@ export const make: Effect.Effect<Service, StorageError, SqlClient.SqlClient> = E
   }
 
   // Background statements stay out of traces, and leave whatever transaction the calling fiber is in.
+  const send = statementsOn(client) ??
+    (<Row>(text: string, params: ReadonlyArray<unknown>) =>
+      sql.unsafe<Row & object>(text, params as Array<never>).pipe(Database.outsideTransaction, untraced))
+
   const run = <Row extends object>(operation: string, statement: string) => {
     const failed = failure(operation)
     return (...params: ReadonlyArray<unknown>): Effect.Effect<ReadonlyArray<Row>, StorageError> =>
-      sql.unsafe<Row>(statement, params as Array<never>).pipe(
-        Effect.catchAll(failed),
-        Database.outsideTransaction,
-        untraced,
-        Effect.uninterruptible
-      )
+      Effect.uninterruptible(Effect.catchAll(send<Row>(statement, params), failed))
   }
 
   const now = Effect.flatten(TimeSource)

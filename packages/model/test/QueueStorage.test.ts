@@ -32,7 +32,7 @@ describe("the engine at its start", () => {
       assert.include(error.message, "cluster 42")
     }))
 
-  it.effect.each(["pos_seq", "batch_seq", "lease_marks", "shard_changes"])(
+  it.effect.each(["pos_seq", "batch_seq", "lease_marks", "layout_changes"])(
     "refuses a sequence that caches values: %s",
     (sequence) =>
       Effect.gen(function*() {
@@ -263,20 +263,32 @@ describe("what plain SQL may enqueue", () => {
 })
 
 describe("the slots a claim looks at", () => {
-  it.effect("are found again when the session was told nonsense, and may be none", () =>
+  it.effect("are found again when the session remembers something else, and may be none", () =>
     Effect.gen(function*() {
       const sql = yield* SqlClient.SqlClient
       const { claim } = yield* QueueStorage.make
       const claimed = (nonce: string) =>
         claim({ queue: "default", limit: 1, owner, nonce, deadline: null, durability: "async" })
-      yield* Anything.enqueueMany([1, 2, 3])
-      for (const [nonce, ranges] of ["{}", "{NULL,1,NULL,3}", "{5,7,8,9}"].entries()) {
-        yield* sql`select set_config('awa.slot_ranges', ${ranges}, false)`
-        assert.strictEqual((yield* claimed(String(nonce))).length, 1, ranges)
+      yield* Anything.enqueueMany([1, 2, 3, 4, 5])
+      const remember = (layout: string) =>
+        sql`select set_config('awa.queue_' || awa.layout_key('default'), ${layout}, false)`
+      const [now] = yield* sql<{ table: number; version: string }>`
+        select 'awa.lanes'::regclass::oid::int as table, awa.layout_version()::text as version`
+      const nowhere = `{5,5,5,5},{7},{2},f,f,f`.replace(/({[^}]*})/g, "\"$1\"")
+      const others = [
+        `(${now!.table},0,default,${nowhere})`,
+        `(${now!.table},,default,${nowhere})`,
+        `(${now!.table},${now!.version},other,${nowhere})`,
+        `(1,${now!.version},default,${nowhere})`,
+        ""
+      ]
+      for (const [nonce, layout] of others.entries()) {
+        yield* remember(layout)
+        assert.strictEqual((yield* claimed(String(nonce))).length, 1, layout)
       }
       yield* sql`truncate awa.slots`
-      yield* sql`select set_config('awa.slot_ranges', '', false)`
-      assert.deepStrictEqual(yield* claimed("4"), [])
+      yield* remember("")
+      assert.deepStrictEqual(yield* claimed("9"), [])
     }).pipe(Effect.provide(MigratedLive({ maxConnections: 1 }))))
 
   it.effect("are two ranges with as few others in them as can be", () =>

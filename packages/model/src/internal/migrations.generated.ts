@@ -534,12 +534,105 @@ begin
 end
 $$;
 
+-- The layout: which slots are active, and of each queue its lanes, its number of shards, whether it is paused, whether
+-- there are tombstones or wishes to cancel. Producers and claimers need it in every call and it changes seldom, so each
+-- session remembers what it looked up, with the count of the changes by then (settings \`awa.lane\`, \`awa.lanes\`,
+-- \`awa.queue_...\`).
+--
+-- Who changes it holds a lock until the end of his transaction and counts before that. Who looks it up reads the count
+-- first, then whether somebody holds the lock, then the layout, and remembers nothing while somebody does: so what is
+-- remembered with a count holds all changes up to it. Who trusts what is remembered reads the count after his snapshot:
+-- a change that his snapshot shows has counted before.
+create sequence awa.layout_changes;
+select nextval('awa.layout_changes');
+
+create function awa.layout_version() returns bigint
+language sql volatile
+as $$
+  select pg_sequence_last_value('awa.layout_changes')
+$$;
+
+-- Changers do not wait for each other, nor for those who only look. By a trigger: however the change is made.
+create function awa.layout_changes() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_xact_lock_shared(awa.lock_class('layout'), 0);
+  perform nextval('awa.layout_changes');
+  perform set_config('awa.layout_changed', 'on', true);
+  return null;
+end
+$$;
+
+revoke execute on function awa.layout_changes() from public;
+
+-- Whether nobody is changing the layout but this session. Try and unlock are one expression, as in awa.sleeps.
+create function awa.layout_settled() returns boolean
+language sql volatile
+as $$
+  select case
+    when pg_try_advisory_lock(awa.lock_class('layout'), 0) then pg_advisory_unlock(awa.lock_class('layout'), 0)
+    else false
+  end
+$$;
+
+-- Whether this transaction has. A prepared one keeps its settings and may yet lose its rows: nobody remembers what he
+-- changed himself.
+create function awa.layout_changed() returns boolean
+language sql volatile
+as $$
+  select coalesce(current_setting('awa.layout_changed', true) = 'on', false)
+$$;
+
+create trigger layout_changes after insert or update or delete on awa.lanes
+for each row execute function awa.layout_changes();
+
+-- A slot that is no longer active does no harm.
+create trigger layout_changes after insert or update of drained_at on awa.slots
+for each row when (new.ring <> 'lease' and new.drained_at is null) execute function awa.layout_changes();
+
+create trigger layout_changes after insert on awa.slot_strays
+for each row execute function awa.layout_changes();
+
+create trigger layout_changes after insert on awa.tombstoned_lanes
+for each row execute function awa.layout_changes();
+
+create trigger layout_changes after insert on awa.cancel_requests
+for each row execute function awa.layout_changes();
+
+-- Named after the schema: several may share one control plane.
+do $$
+declare
+  v_name constant text := 'layout_changes_' || md5(/*schema*/'awa');
+begin
+  execute format(
+    'create trigger %I after insert or delete on awa/*control*/.queues
+      for each row execute function awa.layout_changes()',
+    v_name
+  );
+  execute format(
+    'create trigger %I after update on awa/*control*/.queues
+      for each row when (
+        (new.name, new.shards, new.paused_at) is distinct from (old.name, old.shards, old.paused_at)
+      )
+      execute function awa.layout_changes()',
+    v_name || '_update'
+  );
+end
+$$;
+
 -- What locks first and reads then must see what the previous holder committed.
+create function awa.is_read_committed() returns boolean
+language sql stable
+as $$
+  select current_setting('transaction_isolation') = 'read committed'
+$$;
+
 create function awa.assert_read_committed() returns void
 language plpgsql
 as $$
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
+  if not awa.is_read_committed() then
     raise exception using
       errcode = 'AW002',
       message = format('this function needs READ COMMITTED, the transaction is %s',
@@ -870,10 +963,6 @@ as $$
   select concat(floor(date_part('epoch', p_now) * 1000)::bigint, ' ', p_ids)
 $$;
 
--- Counts the changes of the numbers of shards, so that what sessions remember can be told to be old.
-create sequence awa.shard_changes;
-select nextval('awa.shard_changes');
-
 -- What a session remembers of the lane it used last, as the setting \`awa.lane\`: looking a lane up costs a tenth of an
 -- enqueue. A setting goes with the transaction that made it when that rolls back, as the lane's row does, and the table
 -- in it tells the schemas of one database apart, also one created anew. \`awa.lanes\` holds the same and the lanes, when
@@ -882,7 +971,7 @@ create function awa.lane_note(p_lane_id bigint, p_queue text, p_priority smallin
 language sql stable
 as $$
   select concat(
-    'awa.lanes'::regclass::oid, ' ', pg_sequence_last_value('awa.shard_changes'), ' ', p_lane_id, ' ', p_priority, ' ',
+    'awa.lanes'::regclass::oid, ' ', awa.layout_version(), ' ', p_lane_id, ' ', p_priority, ' ',
     p_queue
   )
 $$;
@@ -903,10 +992,9 @@ declare
   -- Before the number of shards is read: it may change in between.
   v_note constant text := awa.lane_note(p_lane_id, p_queue, p_priority);
   v_noted constant text := current_setting('awa.lanes', true);
-  v_settled constant boolean := awa.shards_settled();
+  v_settled constant boolean := awa.layout_settled();
   v_shards smallint;
   v_lanes bigint[];
-  v_new boolean := false;
 begin
   if v_problem is not null then
     raise exception using errcode = '22023', message = format('job 0: %s', v_problem);
@@ -923,23 +1011,17 @@ begin
         errcode = '22023',
         message = format('%s is not the lane id of queue %L, priority %s', p_lane_id, p_queue, p_priority);
     end if;
-    v_new := true;
     perform awa.ensure_lane(p_lane_id, p_queue, p_priority, 0::smallint);
   end if;
   if v_shards is null then
     v_lanes := array[p_lane_id];
   else
     v_lanes := array(select awa.lane_id(p_queue, p_priority, s) from generate_series(0, v_shards - 1) s);
-    v_new := v_new
-      or exists (select from unnest(v_lanes) s where not exists (select from awa.lanes l where l.lane_id = s));
     perform awa.ensure_lane(v_lanes[i], p_queue, p_priority, (i - 1)::smallint) from generate_series(1, v_shards) i;
   end if;
-  if v_new then
-    -- A prepared transaction keeps its settings and may yet lose its rows: nobody remembers a lane it made itself.
-    perform set_config('awa.new_lane', 'on', true);
-  elsif v_settled
-    and current_setting('awa.new_lane', true) is distinct from 'on'
-    and current_setting('transaction_isolation') = 'read committed' -- an older snapshot may show an older number
+  if v_settled
+    and not awa.layout_changed()
+    and awa.is_read_committed() -- an older snapshot may show an older number
   then
     if v_shards is null then
       perform set_config('awa.lane', v_note, false);
@@ -1291,27 +1373,77 @@ begin
 end
 $$;
 
--- A session keeps the ranges of its last claim: they change seldom.
-create function awa.note_slot_ranges() returns smallint[]
+-- What a claim needs to know of the layout: see awa.layout_changes. A session remembers it as text in the setting
+-- \`awa.queue_<key>\`, where keys may collide. Who changes this type must change the names of the settings, too: a session
+-- may live on.
+create type awa.queue_layout as (
+  -- The schemas of one database, also one created anew, differ in the table of lanes.
+  lanes_table oid,
+  -- The count of changes by then; null when it is not to be trusted any more.
+  version bigint,
+  queue text,
+  -- Of the active slots, see awa.ranges_of.
+  ranges smallint[],
+  -- By shard and priority; null when there are none.
+  lanes bigint[],
+  -- Of each lane.
+  priorities smallint[],
+  is_sharded boolean,
+  has_tombstones boolean,
+  has_cancel_requests boolean
+);
+
+create function awa.layout_key(p_queue text) returns integer
+language sql stable
+as $$
+  select hashtext(p_queue) & 2147483647
+$$;
+
+-- Looks up the layout of a queue, statement by statement, and remembers it unless it is just being changed. A queue that
+-- is paused, or has no lane, is looked up each time.
+create function awa.look_up_layout(p_queue text) returns awa.queue_layout
 language plpgsql
 as $$
 declare
-  v_ranges constant smallint[] := awa.slot_ranges();
+  v_layout awa.queue_layout;
+  v_settled boolean;
 begin
-  perform set_config('awa.slot_ranges', v_ranges::text, false);
-  return v_ranges;
+  v_layout.lanes_table := 'awa.lanes'::regclass;
+  v_layout.queue := p_queue;
+  v_layout.version := awa.layout_version();
+  v_settled := awa.layout_settled();
+  v_layout.ranges := awa.slot_ranges();
+  select
+    array_agg(l.lane_id order by l.shard, l.priority), array_agg(l.priority order by l.shard, l.priority),
+    max(l.shard) > 0
+  into v_layout.lanes, v_layout.priorities, v_layout.is_sharded
+  from (select distinct a.lane_id, a.priority, a.shard from awa.lanes a where a.queue = p_queue) l;
+  v_layout.has_tombstones := exists (select from awa.tombstoned_lanes k where k.lane_id = any (v_layout.lanes));
+  v_layout.has_cancel_requests := exists (select from awa.cancel_requests);
+  if awa.is_paused(p_queue) or v_layout.lanes is null or not v_settled then
+    v_layout.version := null;
+  else
+    perform set_config('awa.queue_' || awa.layout_key(p_queue), v_layout::text, false);
+  end if;
+  return v_layout;
 end
 $$;
 
 -- A sequence behind the data (data-only restore, setval): new jobs would hide below the cursor, a new batch below the
--- newest would leave the old cursor in force.
+-- newest would leave the old cursor in force. Inlined.
+create function awa.sequences_behind(p_cursor bigint, p_newest bigint, p_batch bigint) returns boolean
+language sql volatile
+as $$
+  select coalesce(coalesce(pg_sequence_last_value('awa.pos_seq'), 0) < p_cursor, false) or p_batch <= p_newest
+$$;
+
 create function awa.assert_sequences(p_cursor bigint, p_newest bigint, p_batch bigint) returns void
 language plpgsql
 as $$
 declare
   v_last_pos constant bigint := coalesce(pg_sequence_last_value('awa.pos_seq'), 0);
 begin
-  if v_last_pos < p_cursor or p_batch <= p_newest then
+  if awa.sequences_behind(p_cursor, p_newest, p_batch) then
     raise exception using
       errcode = 'AW005',
       message = format('sequences are behind the data: position %s, cursor %s; batch %s, newest %s',
@@ -1333,6 +1465,43 @@ begin
 end
 $$;
 
+-- The rows beyond a lane's cursor in the order of positions, which aggregates keep; the body of one that may be larger than
+-- p_most bytes is null. Inlined.
+create function awa.entries_ahead(
+  p_ranges smallint[],
+  p_lane_id bigint,
+  p_cursor_pos bigint,
+  p_limit integer,
+  p_most integer
+) returns table (pos bigint, slot smallint, body text)
+language sql stable
+as $$
+  select r.pos, r.slot,
+    case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= p_most then
+      awa.claimed_body(
+        r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
+      )
+    end
+  from (
+    select r.*
+    from awa.ready_entries r
+    where awa.is_within(r.slot, p_ranges) and r.lane_id = p_lane_id and r.pos > p_cursor_pos
+    order by r.pos limit p_limit
+  ) r
+  offset 0 -- or each body is built for each aggregate
+$$;
+
+-- The cursor of a lane. Inlined.
+create function awa.newest_cursor(p_ranges smallint[], p_lane_id bigint)
+returns table (batch_id bigint, cursor_pos bigint, pending_xids xid8[], pending_after bigint[])
+language sql stable
+as $$
+  select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
+  from awa.claim_batches b
+  where awa.is_within(b.slot, p_ranges) and b.lane_id = p_lane_id and b.cursor_pos is not null
+  order by -b.batch_id limit 1
+$$;
+
 -- What lies ahead of a lane's cursor. Stable, so that all its statements read one snapshot, that of the statement which
 -- calls it: \`seen\`. is_current: whether the ranges hold all slots of that snapshot, or else nothing was looked at.
 -- is_plain: whether that is all there is to know, as nearly always: the next rows are in one slot, and none of them is
@@ -1340,7 +1509,7 @@ $$;
 create function awa.lane_ahead(
   p_queue text,
   p_lane_id bigint,
-  p_ranges smallint[],
+  p_layout awa.queue_layout,
   p_limit integer,
   out seen pg_snapshot,
   out is_current boolean,
@@ -1354,29 +1523,44 @@ create function awa.lane_ahead(
 language plpgsql stable
 as $$
 declare
+  v_ranges constant smallint[] := p_layout.ranges;
+  v_is_known constant boolean := coalesce(p_layout.version = awa.layout_version(), false);
   v_last_tombstone bigint;
   v_pending_xids xid8[];
   v_pending_after bigint[];
   -- Of them, those that have ended since.
   v_xids xid8[];
   v_afters bigint[];
+  v_is_plain boolean;
   -- Bytes of a job, so that all of them together keep within what claim_lanes allows.
   v_most constant integer := least(33554432 / greatest(p_limit, 1), 65536);
 begin
   seen := pg_current_snapshot();
   is_plain := true;
-  is_current := awa.covers_slots(p_ranges);
-  if not is_current or awa.is_paused(p_queue) then
+  is_current := v_is_known or awa.covers_slots(v_ranges);
+  if not is_current or not v_is_known and awa.is_paused(p_queue) then
     return;
   end if;
 
-  select b.batch_id, b.cursor_pos, b.pending_xids, b.pending_after
-  into lane_ahead.newest_batch, lane_ahead.cursor_pos, v_pending_xids, v_pending_after
-  from awa.claim_batches b
-  where awa.is_within(b.slot, p_ranges) and b.lane_id = p_lane_id and b.cursor_pos is not null
-  order by -b.batch_id limit 1;
+  if p_limit = 1 then
+    -- Cursor and row at once and without aggregates, which saves a third. That finds nothing in a lane without a cursor.
+    select
+      c.batch_id, c.cursor_pos, c.pending_xids, c.pending_after,
+      case when r.pos is not null then array[r.pos] end, r.slot, r.body, octet_length(r.body) <= v_most
+    into
+      lane_ahead.newest_batch, lane_ahead.cursor_pos, v_pending_xids, v_pending_after,
+      lane_ahead.positions, lane_ahead.slot, lane_ahead.bodies, v_is_plain
+    from awa.newest_cursor(v_ranges, p_lane_id) c
+    left join lateral awa.entries_ahead(v_ranges, p_lane_id, c.cursor_pos, 1, v_most) r on true;
+  else
+    select c.batch_id, c.cursor_pos, c.pending_xids, c.pending_after
+    into lane_ahead.newest_batch, lane_ahead.cursor_pos, v_pending_xids, v_pending_after
+    from awa.newest_cursor(v_ranges, p_lane_id) c;
+  end if;
   lane_ahead.cursor_pos := coalesce(lane_ahead.cursor_pos, 0);
-  select k.last_pos into v_last_tombstone from awa.tombstoned_lanes k where k.lane_id = p_lane_id;
+  if not v_is_known or p_layout.has_tombstones then
+    select k.last_pos into v_last_tombstone from awa.tombstoned_lanes k where k.lane_id = p_lane_id;
+  end if;
   if v_pending_xids is not null then
     select array_agg(p.xid), array_agg(p.after) into v_xids, v_afters
     from unnest(v_pending_xids, v_pending_after) p(xid, after)
@@ -1384,36 +1568,24 @@ begin
   end if;
   if v_last_tombstone > lane_ahead.cursor_pos
     or v_xids is not null and exists (
-      select from awa.late_entries(p_ranges, p_lane_id, lane_ahead.cursor_pos, v_xids, v_afters, 1)
+      select from awa.late_entries(v_ranges, p_lane_id, lane_ahead.cursor_pos, v_xids, v_afters, 1)
     )
   then
     is_plain := false;
     return;
   end if;
 
-  select
-    array_agg(r.pos),
-    -- What numbers with large exponents are as text, the bound below cannot know.
-    string_agg(r.body, ',') filter (where octet_length(r.body) <= v_most), min(r.slot),
-    min(r.slot) = max(r.slot) and count(*) = count(*) filter (where octet_length(r.body) <= v_most)
-      and max(r.pos) - min(r.pos) < 2147483647
-  into lane_ahead.positions, lane_ahead.bodies, lane_ahead.slot, is_plain
-  from (
-    -- In the order of positions, which the aggregates keep.
-    select r.pos, r.slot,
-      case when awa.size_bound(r.args) + awa.size_bound(r.envelope) <= v_most then
-        awa.claimed_body(
-          r.job_id, r.run_lease, r.kind, r.attempt, r.max_attempts, r.run_at, r.created_at, r.args, r.envelope
-        )
-      end as body
-    from (
-      select r.*
-      from awa.ready_entries r
-      where awa.is_within(r.slot, p_ranges) and r.lane_id = p_lane_id and r.pos > lane_ahead.cursor_pos
-      order by r.pos limit p_limit
-    ) r
-    offset 0 -- or each body is built for each aggregate
-  ) r;
+  if p_limit > 1 or newest_batch is null then
+    select
+      array_agg(r.pos),
+      -- What numbers with large exponents are as text, the bound above cannot know.
+      string_agg(r.body, ',') filter (where octet_length(r.body) <= v_most), min(r.slot),
+      min(r.slot) = max(r.slot) and count(*) = count(*) filter (where octet_length(r.body) <= v_most)
+        and max(r.pos) - min(r.pos) < 2147483647
+    into lane_ahead.positions, lane_ahead.bodies, lane_ahead.slot, v_is_plain
+    from awa.entries_ahead(v_ranges, p_lane_id, lane_ahead.cursor_pos, p_limit, v_most) r;
+  end if;
+  is_plain := coalesce(v_is_plain, false);
   if lane_ahead.positions is null then
     -- What has ended without leaving a row is forgotten with the next row of the cursor. There may not be one soon.
     is_plain := v_xids is null or cardinality(v_xids) < 16 and v_last_tombstone is null;
@@ -1466,7 +1638,7 @@ create function awa.claim_lanes(
 language plpgsql
 as $$
 declare
-  v_ranges smallint[] := awa.note_slot_ranges();
+  v_ranges smallint[] := awa.slot_ranges();
   -- Who waits since then has waited one, two, three intervals.
   v_interval constant interval := case
     when p_aging_ms > 0 then least(p_aging_ms, 3155760000000) * interval '1 millisecond' -- a century will do
@@ -1717,7 +1889,7 @@ begin
       (select s.is_current from snapshot s)
     into claim_lanes.jobs, claim_lanes.claimed_at, claim_lanes.deadline_at, v_cursor, v_newest, v_first_batch, v_current;
     exit when v_current;
-    v_ranges := awa.note_slot_ranges();
+    v_ranges := awa.slot_ranges();
   end loop;
   perform awa.assert_sequences(v_cursor, v_newest, v_first_batch);
 end
@@ -1754,11 +1926,8 @@ set enable_sort = off
 set jit = off
 as $$
 declare
-  v_ranges smallint[] := nullif(current_setting('awa.slot_ranges', true), '');
-  v_lane bigint;
-  v_last_lane bigint;
-  v_priority smallint;
-  v_last_shard smallint;
+  v_layout awa.queue_layout :=
+    nullif(current_setting('awa.queue_' || awa.layout_key(p_queue), true), '')::awa.queue_layout;
   v_lanes bigint[];
   v_expecting boolean := false;
   v_ahead record;
@@ -1773,7 +1942,9 @@ begin
   end if;
   -- Our id must be younger than the snapshot below, and the snapshot must show what the last holder of the lane lock
   -- committed.
-  perform awa.assert_read_committed();
+  if not awa.is_read_committed() then
+    perform awa.assert_read_committed();
+  end if;
   if pg_current_xact_id_if_assigned() is not null then
     raise exception using errcode = 'AW004', message = 'a claim must be the first statement of its transaction';
   end if;
@@ -1787,33 +1958,37 @@ begin
     return; -- it could learn which transactions have ended, and not that they left rows
   end if;
 
+  if (
+    v_layout.version = awa.layout_version() and v_layout.queue = p_queue
+      and v_layout.lanes_table = 'awa.lanes'::regclass
+  ) is not true then
+    v_layout := awa.look_up_layout(p_queue);
+  end if;
+
   -- Locks are released after the claim is visible.
-  select min(l.lane_id), max(l.lane_id), min(l.priority), max(l.shard)
-  into v_lane, v_last_lane, v_priority, v_last_shard
-  from awa.lanes l where l.queue = p_queue;
-  if v_lane is null then
+  if v_layout.lanes is null then
     return;
-  elsif v_last_shard > 0 then
+  elsif v_layout.is_sharded then
     select k.lanes, k.expecting into v_lanes, v_expecting
-    from awa.lock_lanes(p_queue, p_limit, p_nonce, p_now, p_aging_ms) k;
+    from awa.lock_lanes(p_queue, v_layout, p_limit, p_nonce, p_now, p_aging_ms) k;
     if v_lanes is null then
       return;
     end if;
-    v_lane := v_lanes[1];
-    v_priority := (select l.priority from awa.lanes l where l.lane_id = v_lane limit 1);
-  elsif v_lane < v_last_lane then
-    v_lanes := array(select distinct l.lane_id from awa.lanes l where l.queue = p_queue);
-    perform awa.hold_lanes(v_lanes);
   else
-    v_lanes := array[v_lane];
-    perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_lane));
+    v_lanes := v_layout.lanes;
+    if cardinality(v_lanes) > 1 then
+      perform awa.hold_lanes(v_lanes);
+    else
+      perform pg_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(v_lanes[1]));
+    end if;
   end if;
 
   if cardinality(v_lanes) = 1 then
     loop
-      v_ahead := awa.lane_ahead(p_queue, v_lane, v_ranges, p_limit);
+      v_ahead := awa.lane_ahead(p_queue, v_lanes[1], v_layout, p_limit);
       exit when v_ahead.is_current;
-      v_ranges := awa.note_slot_ranges();
+      v_layout.version := null;
+      v_layout.ranges := awa.slot_ranges();
     end loop;
     v_plain := v_ahead.is_plain;
   end if;
@@ -1838,14 +2013,19 @@ begin
       cursor_pos, pending_xids, pending_after
     )
     values (
-      v_ahead.slot, v_batch, p_nonce, v_lane, p_owner, claim.claimed_at, claim.deadline_at, v_members,
+      v_ahead.slot, v_batch, p_nonce, v_lanes[1], p_owner, claim.claimed_at, claim.deadline_at, v_members,
       v_ahead.positions[1], v_ahead.positions[v_members], awa.offsets_of(v_ahead.positions),
       v_ahead.positions[v_members], v_pending_xids, v_pending_after
     );
-    claim.jobs := format('[[%s,"%s",%s,[%s],null]]', v_ahead.slot, v_batch, v_priority, v_ahead.bodies);
-    perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch);
-  else
-    perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, null);
+    claim.jobs := format(
+      '[[%s,"%s",%s,[%s],null]]',
+      v_ahead.slot, v_batch, v_layout.priorities[array_position(v_layout.lanes, v_lanes[1])], v_ahead.bodies
+    );
+  end if;
+  if v_plain then
+    if awa.sequences_behind(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch) then
+      perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch);
+    end if;
   end if;
 
   if v_expecting and (claim.jobs is null) <> (coalesce(current_setting('awa.look', true), '') = 'on') then
@@ -1854,8 +2034,10 @@ begin
   if not awa.claims_by_receipt() and claim.jobs is not null then
     perform awa.lease_claimed(p_owner, claim.jobs);
   end if;
-  -- The size costs no query, and is zero where nobody asks for cancellations.
-  if claim.jobs is not null and pg_relation_size('awa.cancel_requests') > 0 then
+  if claim.jobs is not null
+    and (v_layout.has_cancel_requests or v_layout.version is distinct from awa.layout_version())
+    and pg_relation_size('awa.cancel_requests') > 0 -- which costs no query
+  then
     claim.jobs := awa.without_cancelled(claim.jobs, p_owner, p_nonce, claim.claimed_at);
   end if;
   if claim.jobs is not null or v_expecting then
@@ -2218,13 +2400,17 @@ $$;
 -- life. To look into every partition takes as long as the rest of a completion, so a session notes what it found as the
 -- setting \`awa.leases\`, with the count of before. What was added since has counted, for it was under the same lock; what
 -- went away since does no harm.
+create function awa.leases_mark(p_owner uuid) returns text
+language sql volatile
+as $$
+  select concat('awa.leases'::regclass::oid, ' ', pg_sequence_last_value('awa.lease_marks'), ' ', p_owner, ' ')
+$$;
+
 create function awa.may_have_leases(p_owner uuid) returns boolean
 language plpgsql
 as $$
 declare
-  v_mark constant text := concat(
-    'awa.leases'::regclass::oid, ' ', pg_sequence_last_value('awa.lease_marks'), ' ', p_owner, ' '
-  );
+  v_mark constant text := awa.leases_mark(p_owner);
   v_note constant text := current_setting('awa.leases', true);
   v_found boolean;
 begin
@@ -2411,25 +2597,29 @@ create function awa.close_success(p_owner uuid, p_completed jsonb, p_now timesta
 language plpgsql
 as $$
 declare
-  v_slot smallint;
-  v_batch bigint;
-  v_nonce bigint;
-  v_members smallint[];
+  v_token constant jsonb := p_completed -> 0;
+  v_slot constant smallint := v_token ->> 'slot';
+  v_batch constant bigint := v_token ->> 'batch';
+  v_nonce constant bigint := v_token ->> 'nonce';
+  v_member constant smallint := v_token -> 'members' ->> 0;
 begin
-  select c.slot, c.batch, c.nonce, c.members into v_slot, v_batch, v_nonce, v_members
-  from jsonb_to_record(p_completed -> 0) c(slot smallint, batch bigint, nonce bigint, members smallint[]);
-  if awa.may_have_leases(p_owner) then
-    if exists (select from awa.leases x where x.batch_id = v_batch and x.member = v_members[1]) then
-      return false;
-    end if;
+  if v_token -> 'members' -> 1 is not null then
+    return false;
+  end if;
+  -- Mostly the session knows that there are none.
+  if current_setting('awa.leases', true) is distinct from awa.leases_mark(p_owner) || 'f'
+    and awa.may_have_leases(p_owner)
+    and exists (select from awa.leases x where x.batch_id = v_batch and x.member = v_member)
+  then
+    return false;
   end if;
   insert into awa.closures (slot, batch_id, act, n, members, finished_at)
-  select v_slot, b.batch_id, 'complete', 1, v_members, p_now
+  select v_slot, b.batch_id, 'complete', 1, array[v_member], p_now
   from awa.claim_batches b
   where b.slot = v_slot and b.batch_id = v_batch and b.nonce = v_nonce and b.owner = p_owner
-    and cardinality(v_members) = 1 and v_members[1] between 1 and b.n
+    and v_member between 1 and b.n
     and not exists (
-      select from awa.closures k where k.slot = v_slot and k.batch_id = v_batch and k.members @> v_members
+      select from awa.closures k where k.slot = v_slot and k.batch_id = v_batch and v_member = any (k.members)
     );
   return found;
 end
@@ -2451,7 +2641,9 @@ set enable_seqscan = off
 set jit = off
 as $$
 begin
-  perform awa.assert_read_committed();
+  if not awa.is_read_committed() then
+    perform awa.assert_read_committed();
+  end if;
   -- Completions are durable whatever the database's default is.
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
@@ -4159,49 +4351,6 @@ $$;
 -- Changing the number of shards. Nothing has to stop for it: jobs that go by the old number land in lanes that are
 -- claimed like all others. Only their order among the ones that go by the new number is open.
 
--- Whether nobody is changing a number of shards. Try and unlock are one expression, as in awa.sleeps.
-create function awa.shards_settled() returns boolean
-language sql volatile
-as $$
-  select case
-    when pg_try_advisory_lock_shared(awa.lock_class('shards'), 0)
-      then pg_advisory_unlock_shared(awa.lock_class('shards'), 0)
-    else false
-  end
-$$;
-
--- What sessions remember ends with the change, however it is made. A session notes the count of changes first, looks
--- whether one is under way second and reads the number third: it remembers no number of before a change with the count
--- of after it.
-create function awa.shards_change() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if tg_op = 'UPDATE' and new.shards = old.shards and new.name = old.name
-    or tg_op = 'INSERT' and new.shards = 1
-    or tg_op = 'DELETE' and old.shards = 1
-  then
-    return coalesce(new, old);
-  end if;
-  perform pg_advisory_xact_lock(awa.lock_class('shards'), 0);
-  perform nextval('awa.shard_changes');
-  return coalesce(new, old);
-end
-$$;
-
-revoke execute on function awa.shards_change() from public;
-
--- Named after the schema: several may share one control plane.
-do $$
-begin
-  execute format(
-    'create trigger %I before insert or update or delete on awa/*control*/.queues
-      for each row execute function awa.shards_change()',
-    'shards_change_' || md5(/*schema*/'awa')
-  );
-end
-$$;
-
 -- p_shards: 1 to 64.
 create function awa.set_shards(p_queue text, p_shards integer) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -4305,6 +4454,7 @@ $$;
 -- are of one priority, a small claim takes any lane.
 create function awa.lock_lanes(
   p_queue text,
+  p_layout awa.queue_layout,
   p_limit integer,
   p_nonce bigint,
   p_now timestamptz,
@@ -4317,16 +4467,16 @@ as $$
 declare
   -- A lane with so many jobs is enough for one claim: the others are left to other claims.
   v_deep constant integer := least(p_limit, 32);
-  v_lanes bigint[];
-  v_priorities bigint;
+  v_lanes constant bigint[] := p_layout.lanes;
   v_head record;
   v_n bigint := 0;
   v_taken bigint[];
 begin
-  if p_limit <= 4 and current_setting('awa.look', true) is distinct from 'on' then
-    select array_agg(l.lane_id order by l.shard), count(distinct l.priority) into v_lanes, v_priorities
-    from (select distinct a.lane_id, a.shard, a.priority from awa.lanes a where a.queue = p_queue) l;
-    for i in 1..case when v_priorities = 1 then cardinality(v_lanes) else 0 end loop
+  if p_limit <= 4
+    and current_setting('awa.look', true) is distinct from 'on'
+    and p_layout.priorities[1] = all (p_layout.priorities)
+  then
+    for i in 1..cardinality(v_lanes) loop
       lock_lanes.lanes := array[v_lanes[1 + (abs(p_nonce % 64) + i) % cardinality(v_lanes)]];
       if pg_try_advisory_xact_lock(awa.lock_class('lane'), awa.lane_lock_key(lock_lanes.lanes[1])) then
         lock_lanes.expecting := true;

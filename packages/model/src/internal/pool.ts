@@ -1,6 +1,8 @@
 /**
  * A pool of node-postgres clients that name the hot statements.
  */
+import type { SqlClient } from "@effect/sql/SqlClient"
+import { SqlError } from "@effect/sql/SqlError"
 import * as Effect from "effect/Effect"
 import * as Predicate from "effect/Predicate"
 import type * as Scope from "effect/Scope"
@@ -41,8 +43,11 @@ export const make = (
 ): Effect.Effect<Pg.Pool, ConnectionFailed, Scope.Scope> =>
   Effect.acquireRelease(
     Effect.sync(() =>
-      // An idle connection that dies is replaced at the next checkout: nobody needs to hear of it.
-      new Pg.Pool(prepareStatements ? { ...config, Client: NamingClient } : config).on("error", () => {})
+      // An idle connection that dies is replaced at the next checkout: nobody needs to hear of it. Who has a statement
+      // under way hears of it from that.
+      new Pg.Pool(prepareStatements ? { ...config, Client: NamingClient } : config)
+        .on("error", () => {})
+        .on("connect", (client) => client.on("error", () => {}))
     ),
     (pool) => Effect.promise(() => pool.end()).pipe(Effect.interruptible, Effect.timeoutOption("1 second"))
   ).pipe(Effect.tap(probe))
@@ -53,3 +58,43 @@ const probe = (pool: Pg.Pool): Effect.Effect<void, ConnectionFailed> =>
     try: () => pool.connect().then((client) => client.release()),
     catch: (cause) => connectionFailed(cause, new Pg.Client(pool.options))
   })
+
+const pools = new WeakMap<SqlClient, Pg.Pool>()
+
+/**
+ * Remembers which pool a client stands on, for `statementsOn`.
+ *
+ * @internal
+ */
+export const register = (sql: SqlClient, pool: Pg.Pool): void => {
+  pools.set(sql, pool)
+}
+
+type Send = <Row>(text: string, values: ReadonlyArray<unknown>) => Effect.Effect<ReadonlyArray<Row>, SqlError>
+
+/**
+ * Sends statements straight to the pool of a client, each on any connection and outside any transaction: a statement of
+ * @effect/sql makes a span, a scope and a text of it first, which for a short one costs more than to send it. For effects
+ * that are not interruptible: nothing cancels a statement. `undefined` for a client that `Database` has not made.
+ *
+ * @internal
+ */
+export const statementsOn = (sql: SqlClient): Send | undefined => {
+  const pool = pools.get(sql)
+  return pool === undefined ? undefined : (text, values) =>
+    Effect.async((resume) => {
+      pool.connect((cause, client) => {
+        if (client === undefined) {
+          return resume(Effect.fail(new SqlError({ cause, message: "Failed to acquire connection" })))
+        }
+        client.query({ text, values: values as Array<unknown> }, (cause: Error | null, result) => {
+          client.release()
+          resume(
+            cause === null
+              ? Effect.succeed(result.rows)
+              : Effect.fail(new SqlError({ cause, message: "Failed to execute statement" }))
+          )
+        })
+      })
+    })
+}
