@@ -252,7 +252,8 @@ $$;
 revoke execute on function awa.enqueue(jsonb, timestamptz) from public;
 
 -- Plain jobs that differ in nothing but their payload: no metadata, no tags, to run now. Much cheaper than `enqueue`.
--- p_lane_id is the caller's computation of lane_id(queue, priority, 0): the lane's row must agree with it.
+-- p_lane_id and p_queue_key are the caller's computations of lane_id(queue, priority, 0) and lock_key(queue): they are
+-- checked where the session does not remember that they were right.
 
 -- The answer of both: "<now, milliseconds since 1970> <ids, separated by commas>".
 create function awa.enqueue_answer(p_now timestamptz, p_ids text) returns text
@@ -265,11 +266,11 @@ $$;
 -- enqueue. A setting goes with the transaction that made it when that rolls back, as the lane's row does, and the table
 -- in it tells the schemas of one database apart, also one created anew. `awa.lanes` holds the same and the lanes, when
 -- the queue has several shards.
-create function awa.lane_note(p_lane_id bigint, p_queue text, p_priority smallint) returns text
-language sql stable
+create function awa.lane_note(p_lane_id bigint, p_queue text, p_queue_key integer, p_priority smallint) returns text
+language sql volatile -- else it is not inlined
 as $$
   select concat(
-    'awa.lanes'::regclass::oid, ' ', awa.layout_version(), ' ', p_lane_id, ' ', p_priority, ' ',
+    'awa.lanes'::regclass::oid, ' ', awa.layout_version(), ' ', p_lane_id, ' ', p_priority, ' ', p_queue_key, ' ',
     p_queue
   )
 $$;
@@ -281,6 +282,7 @@ create function awa.plain_lanes(
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
+  p_queue_key integer,
   p_now timestamptz
 ) returns bigint[]
 language plpgsql
@@ -288,7 +290,7 @@ as $$
 declare
   v_problem constant text := awa.job_problem(p_kind, p_queue, p_priority, p_max_attempts, p_now, null, null);
   -- Before the number of shards is read: it may change in between.
-  v_note constant text := awa.lane_note(p_lane_id, p_queue, p_priority);
+  v_note constant text := awa.lane_note(p_lane_id, p_queue, p_queue_key, p_priority);
   v_noted constant text := current_setting('awa.lanes', true);
   v_settled constant boolean := awa.layout_settled();
   v_shards smallint;
@@ -299,6 +301,9 @@ begin
   end if;
   if starts_with(v_noted, v_note || '{') then
     return substr(v_noted, length(v_note) + 1)::bigint[];
+  end if;
+  if p_queue_key <> awa.lock_key(p_queue) then
+    raise exception using errcode = '22023', message = format('%s is not the key of queue %L', p_queue_key, p_queue);
   end if;
   select q.shards into v_shards from awa/*control*/.queues q where q.name = p_queue and q.shards > 1;
   if not exists (
@@ -338,18 +343,21 @@ create function awa.plain_lane(
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
-  p_now timestamptz,
-  p_pos bigint
+  p_queue_key integer,
+  p_now timestamptz
 ) returns bigint
 language plpgsql
 as $$
 declare
-  v_lanes constant bigint[] := awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+  v_lanes constant bigint[] := awa.plain_lanes(
+    p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now
+  );
 begin
-  return v_lanes[1 + p_pos % cardinality(v_lanes)];
+  return v_lanes[1 + coalesce(pg_sequence_last_value('awa.pos_seq'), 0) % cardinality(v_lanes)];
 end
 $$;
 
+-- One statement and few expressions outside of it: each is set up anew in every transaction.
 create function awa.enqueue_one(
   p_kind text,
   p_args jsonb,
@@ -357,49 +365,50 @@ create function awa.enqueue_one(
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
+  p_queue_key integer,
   p_now timestamptz
 ) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_slot constant smallint := awa.ready_slot();
-  -- The transaction's id before the position.
-  v_pos constant bigint := case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end;
   v_answer text;
-  v_known boolean;
+  v_slot smallint;
   v_sleeps boolean;
+  v_done boolean;
 begin
   insert into awa.ready_entries (
-    slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
+    lane_id, pos, xid, job_id, slot, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
-    v_slot,
     case
-      when current_setting('awa.lane', true) = awa.lane_note(p_lane_id, p_queue, p_priority) then p_lane_id
-      else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)
+      when current_setting('awa.lane', true) = awa.lane_note(p_lane_id, p_queue, p_queue_key, p_priority) then p_lane_id
+      else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now)
     end,
-    v_pos, pg_current_xact_id(), v_pos, 0, 0, p_max_attempts,
+    -- The transaction's id before the position. What follows is worked out after it, column by column.
+    case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end,
+    pg_current_xact_id(), currval('awa.pos_seq'), awa.ready_slot(), 0, 0, p_max_attempts,
     coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
   )
-  -- Few and short expressions: each is set up anew in every transaction.
   returning
-    awa.enqueue_answer(run_at, pos::text),
+    awa.enqueue_answer(run_at, pos::text), slot, awa.sleeps(p_queue_key),
     char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
-      and awa.ready_slot() = v_slot,
-    awa.sleeps(awa.lock_key(p_queue))
-  into v_answer, v_known, v_sleeps;
-  if not v_known then
-    perform awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
-    perform awa.settle(v_slot);
-  end if;
-  if v_sleeps then
-    perform awa.notify(p_queue);
+      and awa.ready_slot() = slot
+  into v_answer, v_slot, v_sleeps, v_done;
+  if v_sleeps or not v_done then
+    if not v_done then
+      perform awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now);
+      perform awa.settle(v_slot);
+    end if;
+    if v_sleeps then
+      perform awa.notify(p_queue);
+    end if;
   end if;
   return v_answer;
 end
 $$;
 
-revoke execute on function awa.enqueue_one(text, jsonb, text, smallint, smallint, bigint, timestamptz) from public;
+revoke execute on function awa.enqueue_one(text, jsonb, text, smallint, smallint, bigint, integer, timestamptz)
+from public;
 
 -- p_args: a JSON array of at most 10,000 payloads.
 create function awa.enqueue_alike(
@@ -409,6 +418,7 @@ create function awa.enqueue_alike(
   p_priority smallint,
   p_max_attempts smallint,
   p_lane_id bigint,
+  p_queue_key integer,
   p_now timestamptz
 ) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -417,7 +427,9 @@ declare
   v_slot constant smallint := awa.ready_slot();
   v_xid constant xid8 := pg_current_xact_id(); -- before the first position
   v_now constant timestamptz := coalesce(p_now, clock_timestamp());
-  v_lanes constant bigint[] := awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now);
+  v_lanes constant bigint[] := awa.plain_lanes(
+    p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now
+  );
   v_shards constant integer := cardinality(v_lanes);
   v_ids text;
 begin
@@ -435,11 +447,12 @@ begin
   )
   select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
   perform awa.settle(v_slot);
-  if awa.sleeps(awa.lock_key(p_queue)) then
+  if awa.sleeps(p_queue_key) then
     perform awa.notify(p_queue);
   end if;
   return awa.enqueue_answer(v_now, v_ids);
 end
 $$;
 
-revoke execute on function awa.enqueue_alike(text, jsonb, text, smallint, smallint, bigint, timestamptz) from public;
+revoke execute on function awa.enqueue_alike(text, jsonb, text, smallint, smallint, bigint, integer, timestamptz)
+from public;

@@ -70,7 +70,7 @@ rule(server, "enqueue of one job draws its id before its position", {
   }
 })
 
-const laneLookedUp = "else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_now, v_pos)"
+const laneLookedUp = "else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now)"
 
 rule(server, "enqueue of one job refuses a lane that is not that of its queue and priority", {
   scenario: async (world) => {
@@ -112,7 +112,9 @@ rule(server, "a session does not remember a lane that was rolled back", {
         {
           within: "awa.enqueue_one",
           find: laneLookedUp,
-          replace: `when v_pos <= 2 then ${laneLookedUp.slice("else ".length)} else p_lane_id`
+          replace: `when coalesce(pg_sequence_last_value('awa.pos_seq'), 0) < 2 then ${
+            laneLookedUp.slice("else ".length)
+          } else p_lane_id`
         }
       ],
       shows: ["job lost"]

@@ -44,6 +44,13 @@ const gateBefore = (within: string): Patch => ({
   replace: "case when test_gate.pass(1::bigint) is not null then nextval('awa.pos_seq') end"
 })
 
+/** This one reads it after the position, with the row. */
+const gateInOne: Patch = {
+  within: "awa.enqueue_one",
+  find: "awa.ready_slot(), 0, 0, p_max_attempts",
+  replace: "test_gate.pass(awa.ready_slot()), 0, 0, p_max_attempts"
+}
+
 /** A producer knows the open slot; before it writes, that is sealed and goes as far as `fate` takes it. */
 const overtaken = (
   write: (session: Session) => Promise<ReadonlyArray<string>>,
@@ -90,20 +97,20 @@ const claimedInFreedSlot = async (session: Session, ledger: Ledger): Promise<voi
 
 const noStray: Patch = { within: "awa.settle", find: "if awa.ready_slot() <> p_slot then", replace: "if false then" }
 
-const writers: Readonly<Record<string, readonly [string, (session: Session) => Promise<ReadonlyArray<string>>]>> = {
-  "several jobs": ["awa.enqueue_many", (session) => enqueue(session, 2)],
-  "one job": ["awa.enqueue_one", async (session) => [await enqueueOne(session)]],
-  "jobs that are alike": ["awa.enqueue_alike", (session) => enqueueAlike(session, 2)]
+const writers: Readonly<Record<string, readonly [Patch, (session: Session) => Promise<ReadonlyArray<string>>]>> = {
+  "several jobs": [gateBefore("awa.enqueue_many"), (session) => enqueue(session, 2)],
+  "one job": [gateInOne, async (session) => [await enqueueOne(session)]],
+  "jobs that are alike": [gateBefore("awa.enqueue_alike"), (session) => enqueueAlike(session, 2)]
 }
 
-for (const [what, [within, write]] of Object.entries(writers)) {
+for (const [what, [gate, write]] of Object.entries(writers)) {
   rule(server, `enqueue of ${what} into a slot that was freed meanwhile is seen by claims`, {
-    gates: [gateBefore(within)],
+    gates: [gate],
     scenario: overtaken(write, freedBefore),
     mutants: { "it leaves no note": { breaks: [noStray], shows: ["job lost"] } }
   })
   rule(server, `enqueue of ${what} into a slot that was counted meanwhile has it counted again`, {
-    gates: [gateBefore(within)],
+    gates: [gate],
     scenario: overtaken(write, countedBefore),
     mutants: { "it leaves no note": { breaks: [noStray], shows: ["job lost"] } }
   })

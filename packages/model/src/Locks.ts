@@ -20,7 +20,8 @@ const md5 = (text: string): Buffer => createHash("md5").update(text).digest()
 
 const lockClass = (schema: string, purpose: string): number => lockKey(`awa:${schema}:${purpose}`)
 
-const lockKey = (name: string): number => md5(name).readInt32BE(0)
+/** @internal */
+export const lockKey = (name: string): number => md5(name).readInt32BE(0)
 
 /**
  * Held in share mode by a dispatcher that sleeps until it is notified of work in `queue`: a producer that cannot take

@@ -16,7 +16,8 @@ const toItem = <R>({ [RequestTypeId]: definition, options, payload }: Request<st
 )
 
 /**
- * Stores one job, in the caller's transaction if there is one.
+ * Stores one job, in the caller's transaction if there is one. Outside of one, interruption waits for nothing and takes
+ * nothing back that was sent.
  *
  * @since 0.1.0
  * @category producing

@@ -54,7 +54,7 @@ export const enqueue = async (
 /** Enqueues one plain job of priority 2, as producers do that compute the lane themselves. */
 export const enqueueOne = async (session: Session, lanePriority = 2): Promise<string> => {
   const [row] = await session.query<{ ids: string }>(
-    "select split_part(e, ' ', 2) as ids from awa.enqueue_one('k', '1', 'default', 2::smallint, 25::smallint, awa.lane_id('default', $1, 0), null) as e",
+    "select split_part(e, ' ', 2) as ids from awa.enqueue_one('k', '1', 'default', 2::smallint, 25::smallint, awa.lane_id('default', $1, 0), awa.lock_key('default'), null) as e",
     lanePriority
   )
   return row?.ids ?? ""
@@ -63,7 +63,7 @@ export const enqueueOne = async (session: Session, lanePriority = 2): Promise<st
 /** Enqueues plain jobs in one call. */
 export const enqueueAlike = async (session: Session, jobs: number): Promise<ReadonlyArray<string>> => {
   const [row] = await session.query<{ ids: string }>(
-    "select split_part(e, ' ', 2) as ids from awa.enqueue_alike('k', $1, 'default', 2::smallint, 25::smallint, awa.lane_id('default', 2, 0), null) as e",
+    "select split_part(e, ' ', 2) as ids from awa.enqueue_alike('k', $1, 'default', 2::smallint, 25::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null) as e",
     JSON.stringify(Array.from({ length: jobs }, () => null))
   )
   return row?.ids.split(",") ?? []

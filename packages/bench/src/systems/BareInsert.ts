@@ -10,7 +10,9 @@ import type { Payload, System } from "../System.js"
 
 const insert = `insert into bare_entries (
     lane_id, pos, xid, job_id, run_lease, run_at, created_at, slot, attempt, max_attempts, kind, args, envelope
-  ) values (1, nextval('bare_seq'), pg_current_xact_id(), 0, 0, now(), now(), 0, 0, 25, 'bench', $1::jsonb, null)
+  ) values (
+    1, nextval('bare_seq'), pg_current_xact_id(), currval('bare_seq'), 0, now(), now(), 0, 0, 25, 'bench', $1::jsonb, null
+  )
   returning pos`
 
 type Query = (query: string | QueryConfig, ...rest: ReadonlyArray<unknown>) => unknown
@@ -31,7 +33,8 @@ export const bareInsert: System = {
   name: "bare-insert",
   remarks: [
     "Baseline: one insert a transaction through Database.layer's client, prepared, into a table like awa.ready_entries_0",
-    "(same columns, same three indexes). The id comes from a sequence and is returned; nothing is checked or notified."
+    "(same columns, same indexes, two of them partial and left empty, as with ours). The id comes from a sequence and is",
+    "returned; nothing is checked or notified."
   ],
   install: ({ url }) =>
     Effect.gen(function*() {

@@ -19,8 +19,9 @@ import type { Answer } from "../Unique.js"
 import * as insertOptions from "./insertOptions.js"
 import * as jobRow from "./jobRow.js"
 import * as payload from "./payload.js"
+import * as pool from "./pool.js"
 import { registerStatement } from "./statements.js"
-import { laneId } from "./storage/lane.js"
+import { laneOf } from "./storage/lane.js"
 import { withProducerSpan } from "./trace.js"
 import { payloadRefusal, type Unique, uniqueOf } from "./unique/options.js"
 
@@ -191,7 +192,7 @@ const uniqueStatement = (engine: string): string =>
 
 const plainStatement = (engine: string, name: string): string =>
   registerStatement(
-    `select "${engine}".${name}($1, $2, $3, $4, $5, $6, $7) as answer`
+    `select "${engine}".${name}($1, $2, $3, $4, $5, $6, $7, $8) as answer`
   )
 
 /** Of one engine schema. */
@@ -226,10 +227,11 @@ const query = (
     Effect.flatMap(
       Context.get(context, TimeSource),
       (now) =>
-        Context.get(context, SqlClient.SqlClient).unsafe<AnswerRow>(
+        pool.execute<AnswerRow>(
+          Context.get(context, SqlClient.SqlClient),
           choose(statementsOf(Context.get(context, StorageSchemas).engine)),
-          [...values, now === null ? null : now.toISOString()] as Array<never>
-        ).withoutTransform
+          [...values, now === null ? null : now.toISOString()]
+        )
     )
   ).pipe(Effect.catchTag("SqlError", failure))
 
@@ -287,7 +289,10 @@ const insertPlain = (
   choose: (statements: Statements) => string,
   { kind, options: { maxAttempts, priority, queue } }: Plain,
   args: string
-) => run(choose, [kind, args, queue, priority, maxAttempts, laneId(queue, priority)])
+) => {
+  const { id, queueKey } = laneOf(queue, priority)
+  return run(choose, [kind, args, queue, priority, maxAttempts, id, queueKey])
+}
 
 const insertOne = (
   item: Item<unknown>,

@@ -31,8 +31,12 @@ export const withProducerSpan = <A, E, R>(
       : send(null)
   )
 
-/** Spans of Effect's own tracer go nowhere: worth making only inside a span that the application made. */
-const isTraced = (fiber: Fiber.RuntimeFiber<unknown, unknown>): boolean =>
+/**
+ * Spans of Effect's own tracer go nowhere: worth making only inside a span that the application made.
+ *
+ * @internal
+ */
+export const isTraced = (fiber: Fiber.RuntimeFiber<unknown, unknown>): boolean =>
   fiber.getFiberRef(FiberRef.currentTracerEnabled) && (
     Context.get(fiber.currentDefaultServices, Tracer.Tracer) !== nativeTracer ||
     Option.exists(Context.getOption(fiber.currentContext, Tracer.ParentSpan), isOfApplication)

@@ -1,18 +1,27 @@
-/** @internal The name of a lane: `lane_id` of migrations/0010, worked out where a producer calls it. */
+/** @internal What a producer works out itself: `lane_id` and `lock_key` of migrations/0010. */
 import { createHash } from "node:crypto"
+import * as Locks from "../../Locks.js"
 
-const known = new Map<string, string>()
+/** @internal */
+export interface Lane {
+  /** A 63-bit number in decimal. */
+  readonly id: string
+  readonly queueKey: number
+}
+
+const known = new Map<string, Lane>()
 
 /** Beyond these nothing is remembered: an application with so many queues has other costs. */
 const remembered = 10_000
 
-/** @internal A 63-bit number in decimal. */
-export const laneId = (queue: string, priority: number, shard = 0): string => {
-  const name = `${priority}:${shard}:${queue}`
-  let id = known.get(name)
-  if (id === undefined) {
-    id = String(createHash("md5").update(name).digest().readBigUInt64BE(0) & 0x7fffffffffffffffn)
-    if (known.size < remembered) known.set(name, id)
+/** @internal The lane of a queue with one shard. */
+export const laneOf = (queue: string, priority: number): Lane => {
+  const name = `${priority}:0:${queue}`
+  let lane = known.get(name)
+  if (lane === undefined) {
+    const hash = createHash("md5").update(name).digest().readBigUInt64BE(0)
+    lane = { id: String(hash & 0x7fffffffffffffffn), queueKey: Locks.lockKey(queue) }
+    if (known.size < remembered) known.set(name, lane)
   }
-  return id
+  return lane
 }
