@@ -9,6 +9,9 @@ import * as pgErrors from "./internal/pgErrors.js"
 import { JobId } from "./JobRow.js"
 import { JobState } from "./JobState.js"
 
+/** What JSON shows of an error that names a job: JSON has no bigint. */
+const withTextId = <E extends { readonly id: bigint }>(error: E) => ({ ...error, id: error.id.toString() })
+
 /**
  * A job that was refused before anything was sent to the database.
  *
@@ -26,7 +29,7 @@ export class InvalidJob extends Schema.TaggedError<InvalidJob>("@awa/model/Error
 }) {
   override get message(): string {
     const which = this.index === undefined ? "" : ` (index ${this.index} of the call)`
-    return `Job ${JSON.stringify(this.kind)}${which} cannot be enqueued. ${this.field}: ${this.reason}`
+    return `Job ${JSON.stringify(this.kind)}${which} is not accepted. ${this.field}: ${this.reason}`
   }
 }
 
@@ -276,9 +279,8 @@ export class JobNotFound extends Schema.TaggedError<JobNotFound>("@awa/model/Err
     return `Cannot ${this.operation} job ${this.id}: there is none. It may have been removed, or its retention is over.`
   }
 
-  /** With the id as a string: JSON has no bigint. */
   override toJSON(): unknown {
-    return { ...this, id: this.id.toString() }
+    return withTextId(this)
   }
 }
 
@@ -303,9 +305,8 @@ export class JobNotInState
     return `Cannot ${this.operation} job ${this.id}: ${what}. Nothing was changed.`
   }
 
-  /** With the id as a string: JSON has no bigint. */
   override toJSON(): unknown {
-    return { ...this, id: this.id.toString() }
+    return withTextId(this)
   }
 }
 
@@ -325,9 +326,8 @@ export class JobBusy extends Schema.TaggedError<JobBusy>("@awa/model/Errors/JobB
       "Nothing was changed; try again."
   }
 
-  /** With the id as a string: JSON has no bigint. */
   override toJSON(): unknown {
-    return { ...this, id: this.id.toString() }
+    return withTextId(this)
   }
 }
 

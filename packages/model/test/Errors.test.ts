@@ -352,7 +352,7 @@ describe("messages", () => {
       new Errors.QueueBusy({ queue: "q", operation: "pause", done: true })
     ].map(({ message }) => message)
     assert.deepStrictEqual(messages, [
-      "Job \"k\" (index 3 of the call) cannot be enqueued. payload.a: is wrong",
+      "Job \"k\" (index 3 of the call) is not accepted. payload.a: is wrong",
       "Schema \"awa\" is at migration 1, this version of the library needs 2. Run the migrations (Migrations.run).",
       "Schema \"awa\" has migration 3, this version of the library knows 2 at most. Upgrade the library in this process; nothing was changed.",
       "Migration 1 (x) was applied to schema \"awa\" with other contents than this version of the library has. Use the version of the library that applied it; nothing was changed.",

@@ -144,10 +144,10 @@ describe("Job.make", () => {
     assert.throws(() => Job.make(kind, { payload, ...options }), pattern)
 
   it("throws what is wrong with kind and defaults when the job is defined", () => {
-    fails("", {}, /Job "" cannot be enqueued\. kind: must have 1 to 200 characters/)
+    fails("", {}, /Job "" is not accepted\. kind: must have 1 to 200 characters/)
     fails("x".repeat(201), {}, /kind: must have 1 to 200 characters/)
     fails("a\0", {}, /kind: contains NUL/)
-    fails("a", { priority: 7 }, /Job "a" cannot be enqueued\. priority: must be 1/)
+    fails("a", { priority: 7 }, /Job "a" is not accepted\. priority: must be 1/)
     fails("a", { maxAttempt: 7 }, /maxAttempt: no such option; did you mean maxAttempts\?/)
   })
 })
