@@ -496,37 +496,48 @@ as $$
 begin
   perform pg_advisory_xact_lock_shared(awa.lock_class('layout'), 0);
   perform nextval('awa.layout_changes');
-  perform set_config('awa.layout_changed', 'on', true);
   return null;
 end
 $$;
 
 revoke execute on function awa.layout_changes() from public;
 
--- Whether nobody is changing the layout but this session. Try and unlock are one expression, as in awa.sleeps.
+-- Whether nobody is changing the layout but this session. Try and unlock are one expression, as in awa.sleeps. On a standby
+-- neither the lock nor the count can be seen, and a session outlives its promotion.
 create function awa.layout_settled() returns boolean
 language sql volatile
 as $$
   select case
+    when pg_is_in_recovery() then false
     when pg_try_advisory_lock(awa.lock_class('layout'), 0) then pg_advisory_unlock(awa.lock_class('layout'), 0)
     else false
   end
 $$;
 
--- Whether this transaction has. A prepared one keeps its settings and may yet lose its rows: nobody remembers what he
--- changed himself.
+-- Whether this transaction has: then it holds the lock. What was remembered in a prepared one would outlive its rollback.
 create function awa.layout_changed() returns boolean
 language sql volatile
 as $$
-  select coalesce(current_setting('awa.layout_changed', true) = 'on', false)
+  select exists (
+    select from pg_locks l
+    where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted and l.objid = 0 and l.objsubid = 2
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and l.classid::bigint = awa.lock_class('layout')::bigint & 4294967295
+  )
 $$;
 
 create trigger layout_changes after insert or update or delete on awa.lanes
 for each row execute function awa.layout_changes();
 
+create trigger layout_truncated after truncate on awa.lanes
+for each statement execute function awa.layout_changes();
+
 -- A slot that is no longer active does no harm.
 create trigger layout_changes after insert or update of drained_at on awa.slots
 for each row when (new.ring <> 'lease' and new.drained_at is null) execute function awa.layout_changes();
+
+create trigger layout_truncated after truncate on awa.slots
+for each statement execute function awa.layout_changes();
 
 create trigger layout_changes after insert on awa.slot_strays
 for each row execute function awa.layout_changes();
@@ -537,10 +548,12 @@ for each row execute function awa.layout_changes();
 create trigger layout_changes after insert on awa.cancel_requests
 for each row execute function awa.layout_changes();
 
--- Named after the schema: several may share one control plane.
+-- Named after the schema: the control plane may be somebody else's, too. `always`: also what is replicated or restored
+-- counts.
 do $$
 declare
   v_name constant text := 'layout_changes_' || md5(/*schema*/'awa');
+  v_table text;
 begin
   execute format(
     'create trigger %I after insert or delete on awa/*control*/.queues
@@ -555,6 +568,16 @@ begin
       execute function awa.layout_changes()',
     v_name || '_update'
   );
+  execute format(
+    'create trigger %I after truncate on awa/*control*/.queues
+      for each statement execute function awa.layout_changes()',
+    v_name || '_truncate'
+  );
+  foreach v_table in array array['lanes', 'slots', 'slot_strays', 'tombstoned_lanes', 'cancel_requests'] loop
+    execute format('alter table awa.%I enable always trigger layout_changes', v_table);
+  end loop;
+  execute format('alter table awa/*control*/.queues enable always trigger %I', v_name);
+  execute format('alter table awa/*control*/.queues enable always trigger %I', v_name || '_update');
 end
 $$;
 

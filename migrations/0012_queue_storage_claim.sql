@@ -247,7 +247,7 @@ as $$
 $$;
 
 -- Looks up the layout of a queue, statement by statement, and remembers it unless it is just being changed. A queue that
--- is paused, or has no lane, is looked up each time.
+-- is paused has no lanes for a claim; one without lanes is looked up each time.
 create function awa.look_up_layout(p_queue text) returns awa.queue_layout
 language plpgsql
 as $$
@@ -267,7 +267,10 @@ begin
   from (select distinct a.lane_id, a.priority, a.shard from awa.lanes a where a.queue = p_queue) l;
   v_layout.has_tombstones := exists (select from awa.tombstoned_lanes k where k.lane_id = any (v_layout.lanes));
   v_layout.has_cancel_requests := exists (select from awa.cancel_requests);
-  if awa.is_paused(p_queue) or v_layout.lanes is null or not v_settled then
+  if awa.is_paused(p_queue) then
+    v_layout.lanes := null;
+  end if;
+  if v_layout.lanes is null or not v_settled then
     v_layout.version := null;
   else
     perform set_config('awa.queue_' || awa.layout_key(p_queue), v_layout::text, false);
@@ -779,6 +782,7 @@ declare
   v_expecting boolean := false;
   v_ahead record;
   v_plain boolean := false;
+  v_priority smallint;
   v_members integer;
   v_batch bigint;
   v_pending_xids xid8[];
@@ -864,10 +868,11 @@ begin
       v_ahead.positions[1], v_ahead.positions[v_members], awa.offsets_of(v_ahead.positions),
       v_ahead.positions[v_members], v_pending_xids, v_pending_after
     );
-    claim.jobs := format(
-      '[[%s,"%s",%s,[%s],null]]',
-      v_ahead.slot, v_batch, v_layout.priorities[array_position(v_layout.lanes, v_lanes[1])], v_ahead.bodies
-    );
+    v_priority := v_layout.priorities[array_position(v_layout.lanes, v_lanes[1])];
+    if v_priority is null then -- of several shards, one that came into being after the look-up
+      select l.priority into v_priority from awa.lanes l where l.lane_id = v_lanes[1] limit 1;
+    end if;
+    claim.jobs := format('[[%s,"%s",%s,[%s],null]]', v_ahead.slot, v_batch, v_priority, v_ahead.bodies);
   end if;
   if v_plain then
     if awa.sequences_behind(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch) then

@@ -132,6 +132,9 @@ begin
   insert into awa.tombstones (slot, lane_id, pos, written_at)
   select a.slot, a.lane_id, a.pos, v_now from awa_adopted_rows a;
 
+  -- Sessions that have lived through the restore must not take its count for theirs.
+  perform setval('awa.layout_changes', awa.layout_version() + 1000000);
+
   -- 4. Claims look at every slot that was written to, and all are counted anew.
   insert into awa.slot_strays (slot, written_at)
   select s.slot, v_now from unnest(v_slots) s(slot) where awa.slot_is_used(s.slot);

@@ -140,7 +140,7 @@ const laneUnderWay = async (world: World): Promise<ReadonlyArray<Finding>> => {
 rule(server, "a session remembers nothing while a lane comes into being", {
   scenario: laneUnderWay,
   mutants: {
-    "it does": { breaks: [inLookUp("or not v_settled", "")], shows: ["job lost"] },
+    "it does": { breaks: [inLookUp("or not v_settled then", "then")], shows: ["job lost"] },
     "the change takes no lock": { breaks: [changeNotLocked], shows: ["job lost"] }
   }
 })
@@ -209,7 +209,10 @@ rule(server, "a session learns of a pause however it is made", {
   },
   mutants: {
     "the change is not counted": { breaks: [changeNotCounted], shows: ["claimed while paused"] },
-    "it remembers while it is made": { breaks: [inLookUp("or not v_settled", "")], shows: ["claimed while paused"] }
+    "it remembers while it is made": {
+      breaks: [inLookUp("or not v_settled then", "then")],
+      shows: ["claimed while paused"]
+    }
   }
 })
 
@@ -276,6 +279,86 @@ rule(server, "a session does not take what it remembers of one queue for that of
     "it does not look at the name": {
       breaks: [{ within: "awa.claim", find: "and v_layout.queue = p_queue", replace: "" }],
       shows: ["job lost"]
+    }
+  }
+})
+
+rule(server, "a session learns that the lanes are gone", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const producer = await world.session()
+    for (let n = 0; n < 2; n++) ledger.waiting([await enqueueOne(producer)])
+    await drain(producer, ledger)
+    await (await world.session()).query("truncate awa.lanes")
+    ledger.waiting([await enqueueOne(producer)])
+    await drain(await world.session(), ledger)
+    return ledger.findings()
+  },
+  mutants: { "the change is not counted": { breaks: [changeNotCounted], shows: ["job lost"] } }
+})
+
+rule(server, "a session learns of what is replicated", {
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const claimer = await world.session()
+    const replica = await world.session()
+    await learn(claimer, ledger)
+    await replica.query("set session_replication_role = replica")
+    await replica.query("insert into awa.queues (name, paused_at) values ('default', now())")
+    await enqueue(replica)
+    return (await claim(claimer)).length > 0 ? ["claimed while paused"] : ledger.findings()
+  },
+  mutants: { "the change is not counted": { breaks: [changeNotCounted], shows: ["claimed while paused"] } }
+})
+
+const setShards = (session: Session, shards: number) => session.query("select awa.set_shards('default', $1)", shards)
+
+/** A claim of a queue with several shards looks for lanes after it knows the layout. */
+rule(server, "a lane that a claim did not know has a priority, too", {
+  gates: [{
+    within: "awa.lock_lanes",
+    find: "lock_lanes.expecting := false;",
+    replace: "lock_lanes.expecting := false; perform test_gate.pass(1::bigint);"
+  }],
+  scenario: async (world) => {
+    const ledger = new Ledger()
+    const claimer = await world.gatedSession()
+    const producer = await world.session()
+    await setShards(producer, 2)
+    ledger.waiting(await enqueue(producer, [{ priority: 3 }, { priority: 4 }, { priority: 3 }, { priority: 4 }]))
+    await drain(claimer, ledger)
+    await world.closeGate()
+    const claiming = claim(claimer, { limit: 1 }).catch(() => [])
+    await world.waitsOrEnds(claimer, claiming)
+    ledger.waiting(await enqueue(producer, [{ priority: 1 }]))
+    await world.openGate()
+    await complete(claimer, ledger.claimed(await claiming))
+    await drain(claimer, ledger)
+    return ledger.findings()
+  },
+  mutants: {
+    "it is looked for in what was known": {
+      breaks: [{ within: "awa.claim", find: "if v_priority is null then", replace: "if false then" }],
+      shows: ["job lost"]
+    }
+  }
+})
+
+rule(server, "a paused queue with several shards says nothing of jobs", {
+  scenario: async (world) => {
+    const session = await world.session()
+    await setShards(session, 3)
+    await enqueue(session, 2)
+    await session.query("select awa.pause_queue('default', null, null)")
+    const rows = await session.query(
+      "select from awa.claim('default', 10, '00000000-0000-4000-8000-00000000000a', 1, null, true, null)"
+    )
+    return rows.length > 0 ? ["claimed while paused"] : []
+  },
+  mutants: {
+    "it has lanes": {
+      breaks: [inLookUp("v_layout.lanes := null;", "null;")],
+      shows: ["claimed while paused"]
     }
   }
 })

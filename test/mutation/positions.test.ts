@@ -130,6 +130,7 @@ rule(server, "a session does not remember a lane whose prepared transaction was 
     await session.query("begin")
     await session.query("set local awa.wakeup = 'off'")
     await enqueueOne(session)
+    await session.query("reset all") // whatever that does away with
     await enqueueOne(session)
     await session.query("prepare transaction 'first'")
     await session.query("rollback prepared 'first'")

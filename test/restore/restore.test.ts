@@ -1,7 +1,7 @@
 import { Database, QueueStorage } from "@awa/model"
 import { Effect, Layer } from "effect"
 import { beforeAll, describe, expect, it } from "vitest"
-import { commit, enqueue, Ledger, transaction } from "../mutation/support/queue.js"
+import { claim, commit, complete, drain, enqueue, Ledger, transaction } from "../mutation/support/queue.js"
 import type { Session } from "../mutation/support/world.js"
 import {
   advanceTo,
@@ -128,6 +128,30 @@ it("a standby that is promoted goes on where its primary ended", async () => {
     expect(finished.size).toBeGreaterThan(50)
     ledger.waiting(await enqueue(session, 3))
     expect(await finish(session, ledger, finished)).toEqual([])
+    expect(ledger.findings()).toEqual([])
+  })
+}, 120_000)
+
+it("a session does not remember what it saw on a standby when that is promoted", async () => {
+  const primary = await cluster()
+  const ledger = new Ledger()
+  const url = await newQueue(primary, "looked_on")
+  await inWorld(url, async (world) => {
+    const session = await world.session()
+    await complete(session, (await enqueue(session), await claim(session)))
+  })
+  const standby = await standbyOf(primary)
+  await inWorld(standby.urlOf("looked_on"), async (follower) => {
+    const survivor = await follower.session()
+    await inWorld(url, async (world) => {
+      await caughtUp(world, follower)
+      expect(await claim(survivor)).toEqual([])
+      ledger.waiting(await enqueue(await world.session(), [{ priority: 1 }]))
+      await caughtUp(world, follower)
+    })
+    await Effect.runPromise(primary.kill)
+    await survivor.query("select pg_promote(true)")
+    await drain(survivor, ledger)
     expect(ledger.findings()).toEqual([])
   })
 }, 120_000)

@@ -7,6 +7,7 @@
  * @since 0.1.0
  */
 import { createHash } from "node:crypto"
+import { lockKey } from "./internal/lockKey.js"
 
 /**
  * The two integers of `pg_advisory_lock(int, int)`.
@@ -19,9 +20,6 @@ export type LockId = readonly [lockClass: number, key: number]
 const md5 = (text: string): Buffer => createHash("md5").update(text).digest()
 
 const lockClass = (schema: string, purpose: string): number => lockKey(`awa:${schema}:${purpose}`)
-
-/** @internal */
-export const lockKey = (name: string): number => md5(name).readInt32BE(0)
 
 /**
  * Held in share mode by a dispatcher that sleeps until it is notified of work in `queue`: a producer that cannot take

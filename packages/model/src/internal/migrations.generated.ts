@@ -559,37 +559,48 @@ as $$
 begin
   perform pg_advisory_xact_lock_shared(awa.lock_class('layout'), 0);
   perform nextval('awa.layout_changes');
-  perform set_config('awa.layout_changed', 'on', true);
   return null;
 end
 $$;
 
 revoke execute on function awa.layout_changes() from public;
 
--- Whether nobody is changing the layout but this session. Try and unlock are one expression, as in awa.sleeps.
+-- Whether nobody is changing the layout but this session. Try and unlock are one expression, as in awa.sleeps. On a standby
+-- neither the lock nor the count can be seen, and a session outlives its promotion.
 create function awa.layout_settled() returns boolean
 language sql volatile
 as $$
   select case
+    when pg_is_in_recovery() then false
     when pg_try_advisory_lock(awa.lock_class('layout'), 0) then pg_advisory_unlock(awa.lock_class('layout'), 0)
     else false
   end
 $$;
 
--- Whether this transaction has. A prepared one keeps its settings and may yet lose its rows: nobody remembers what he
--- changed himself.
+-- Whether this transaction has: then it holds the lock. What was remembered in a prepared one would outlive its rollback.
 create function awa.layout_changed() returns boolean
 language sql volatile
 as $$
-  select coalesce(current_setting('awa.layout_changed', true) = 'on', false)
+  select exists (
+    select from pg_locks l
+    where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted and l.objid = 0 and l.objsubid = 2
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and l.classid::bigint = awa.lock_class('layout')::bigint & 4294967295
+  )
 $$;
 
 create trigger layout_changes after insert or update or delete on awa.lanes
 for each row execute function awa.layout_changes();
 
+create trigger layout_truncated after truncate on awa.lanes
+for each statement execute function awa.layout_changes();
+
 -- A slot that is no longer active does no harm.
 create trigger layout_changes after insert or update of drained_at on awa.slots
 for each row when (new.ring <> 'lease' and new.drained_at is null) execute function awa.layout_changes();
+
+create trigger layout_truncated after truncate on awa.slots
+for each statement execute function awa.layout_changes();
 
 create trigger layout_changes after insert on awa.slot_strays
 for each row execute function awa.layout_changes();
@@ -600,10 +611,12 @@ for each row execute function awa.layout_changes();
 create trigger layout_changes after insert on awa.cancel_requests
 for each row execute function awa.layout_changes();
 
--- Named after the schema: several may share one control plane.
+-- Named after the schema: the control plane may be somebody else's, too. \`always\`: also what is replicated or restored
+-- counts.
 do $$
 declare
   v_name constant text := 'layout_changes_' || md5(/*schema*/'awa');
+  v_table text;
 begin
   execute format(
     'create trigger %I after insert or delete on awa/*control*/.queues
@@ -618,6 +631,16 @@ begin
       execute function awa.layout_changes()',
     v_name || '_update'
   );
+  execute format(
+    'create trigger %I after truncate on awa/*control*/.queues
+      for each statement execute function awa.layout_changes()',
+    v_name || '_truncate'
+  );
+  foreach v_table in array array['lanes', 'slots', 'slot_strays', 'tombstoned_lanes', 'cancel_requests'] loop
+    execute format('alter table awa.%I enable always trigger layout_changes', v_table);
+  end loop;
+  execute format('alter table awa/*control*/.queues enable always trigger %I', v_name);
+  execute format('alter table awa/*control*/.queues enable always trigger %I', v_name || '_update');
 end
 $$;
 
@@ -1413,7 +1436,7 @@ as $$
 $$;
 
 -- Looks up the layout of a queue, statement by statement, and remembers it unless it is just being changed. A queue that
--- is paused, or has no lane, is looked up each time.
+-- is paused has no lanes for a claim; one without lanes is looked up each time.
 create function awa.look_up_layout(p_queue text) returns awa.queue_layout
 language plpgsql
 as $$
@@ -1433,7 +1456,10 @@ begin
   from (select distinct a.lane_id, a.priority, a.shard from awa.lanes a where a.queue = p_queue) l;
   v_layout.has_tombstones := exists (select from awa.tombstoned_lanes k where k.lane_id = any (v_layout.lanes));
   v_layout.has_cancel_requests := exists (select from awa.cancel_requests);
-  if awa.is_paused(p_queue) or v_layout.lanes is null or not v_settled then
+  if awa.is_paused(p_queue) then
+    v_layout.lanes := null;
+  end if;
+  if v_layout.lanes is null or not v_settled then
     v_layout.version := null;
   else
     perform set_config('awa.queue_' || awa.layout_key(p_queue), v_layout::text, false);
@@ -1945,6 +1971,7 @@ declare
   v_expecting boolean := false;
   v_ahead record;
   v_plain boolean := false;
+  v_priority smallint;
   v_members integer;
   v_batch bigint;
   v_pending_xids xid8[];
@@ -2030,10 +2057,11 @@ begin
       v_ahead.positions[1], v_ahead.positions[v_members], awa.offsets_of(v_ahead.positions),
       v_ahead.positions[v_members], v_pending_xids, v_pending_after
     );
-    claim.jobs := format(
-      '[[%s,"%s",%s,[%s],null]]',
-      v_ahead.slot, v_batch, v_layout.priorities[array_position(v_layout.lanes, v_lanes[1])], v_ahead.bodies
-    );
+    v_priority := v_layout.priorities[array_position(v_layout.lanes, v_lanes[1])];
+    if v_priority is null then -- of several shards, one that came into being after the look-up
+      select l.priority into v_priority from awa.lanes l where l.lane_id = v_lanes[1] limit 1;
+    end if;
+    claim.jobs := format('[[%s,"%s",%s,[%s],null]]', v_ahead.slot, v_batch, v_priority, v_ahead.bodies);
   end if;
   if v_plain then
     if awa.sequences_behind(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch) then
@@ -5195,6 +5223,9 @@ begin
   join awa.ready_entries r on r.slot = a.slot and r.lane_id = a.lane_id and r.pos = a.pos;
   insert into awa.tombstones (slot, lane_id, pos, written_at)
   select a.slot, a.lane_id, a.pos, v_now from awa_adopted_rows a;
+
+  -- Sessions that have lived through the restore must not take its count for theirs.
+  perform setval('awa.layout_changes', awa.layout_version() + 1000000);
 
   -- 4. Claims look at every slot that was written to, and all are counted anew.
   insert into awa.slot_strays (slot, written_at)

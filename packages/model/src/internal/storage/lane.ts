@@ -1,6 +1,6 @@
 /** @internal What a producer works out itself: `lane_id` and `lock_key` of migrations/0010. */
 import { createHash } from "node:crypto"
-import * as Locks from "../../Locks.js"
+import { lockKey } from "../lockKey.js"
 
 /** @internal */
 export interface Lane {
@@ -20,7 +20,7 @@ export const laneOf = (queue: string, priority: number): Lane => {
   let lane = known.get(name)
   if (lane === undefined) {
     const hash = createHash("md5").update(name).digest().readBigUInt64BE(0)
-    lane = { id: String(hash & 0x7fffffffffffffffn), queueKey: Locks.lockKey(queue) }
+    lane = { id: String(hash & 0x7fffffffffffffffn), queueKey: lockKey(queue) }
     if (known.size < remembered) known.set(name, lane)
   }
   return lane
