@@ -548,8 +548,7 @@ for each row execute function awa.layout_changes();
 create trigger layout_changes after insert on awa.cancel_requests
 for each row execute function awa.layout_changes();
 
--- Named after the schema: the control plane may be somebody else's, too. `always`: also what is replicated or restored
--- counts.
+-- On the control plane's table they are named after this schema. `always`: also what is replicated or restored counts.
 do $$
 declare
   v_name constant text := 'layout_changes_' || md5(/*schema*/'awa');

@@ -302,7 +302,7 @@ begin
   if starts_with(v_noted, v_note || '{') then
     return substr(v_noted, length(v_note) + 1)::bigint[];
   end if;
-  if p_queue_key <> awa.lock_key(p_queue) then
+  if p_queue_key is distinct from awa.lock_key(p_queue) then
     raise exception using errcode = '22023', message = format('%s is not the key of queue %L', p_queue_key, p_queue);
   end if;
   select q.shards into v_shards from awa/*control*/.queues q where q.name = p_queue and q.shards > 1;

@@ -874,7 +874,7 @@ begin
     end if;
     claim.jobs := format('[[%s,"%s",%s,[%s],null]]', v_ahead.slot, v_batch, v_priority, v_ahead.bodies);
   end if;
-  if v_plain then
+  if v_plain then -- else v_ahead may not be assigned
     if awa.sequences_behind(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch) then
       perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch);
     end if;

@@ -1,7 +1,7 @@
 /** What sessions remember of the layout: slots, lanes, pauses, and whether there are tombstones or wishes to cancel. */
 import { sharedServer } from "./support/host.js"
 import { begin, claim, commit, complete, drain, enqueue, enqueueOne, Ledger } from "./support/queue.js"
-import { type Finding, rule } from "./support/rule.js"
+import { type Finding, rule, type Scenario } from "./support/rule.js"
 import type { Patch } from "./support/shipped.js"
 import * as Slots from "./support/slots.js"
 import type { Session, World } from "./support/world.js"
@@ -216,16 +216,19 @@ rule(server, "a session learns of a pause however it is made", {
   }
 })
 
+/** Somebody does away with a waiting job after a session has learned that there is nothing of the kind. */
+const cancelledBy = (text: string): Scenario => async (world) => {
+  const ledger = new Ledger()
+  const claimer = await world.session()
+  const operator = await world.session()
+  await learn(claimer, ledger)
+  const [job] = await enqueue(operator)
+  await operator.query(text, job)
+  return (await claim(claimer)).length > 0 ? ["job doubled"] : ledger.findings()
+}
+
 rule(server, "a session learns that waiting jobs were cancelled", {
-  scenario: async (world) => {
-    const ledger = new Ledger()
-    const claimer = await world.session()
-    const operator = await world.session()
-    await learn(claimer, ledger)
-    const [job] = await enqueue(operator)
-    await operator.query("select awa.change_jobs(array[$1::bigint], '{\"op\": \"cancel\"}', null)", job)
-    return (await claim(claimer)).length > 0 ? ["job doubled"] : ledger.findings()
-  },
+  scenario: cancelledBy("select awa.change_jobs(array[$1::bigint], '{\"op\": \"cancel\"}', null)"),
   mutants: {
     "the change is not counted": { breaks: [changeNotCounted], shows: ["job doubled"] },
     "it does not look for tombstones": {
@@ -239,15 +242,7 @@ rule(server, "a session learns that waiting jobs were cancelled", {
 })
 
 rule(server, "a session learns that jobs are to be cancelled", {
-  scenario: async (world) => {
-    const ledger = new Ledger()
-    const claimer = await world.session()
-    const operator = await world.session()
-    await learn(claimer, ledger)
-    const [job] = await enqueue(operator)
-    await operator.query("insert into awa.cancel_requests (job_id, requested_at) values ($1, now())", job)
-    return (await claim(claimer)).length > 0 ? ["job doubled"] : ledger.findings()
-  },
+  scenario: cancelledBy("insert into awa.cancel_requests (job_id, requested_at) values ($1, now())"),
   mutants: {
     "the change is not counted": { breaks: [changeNotCounted], shows: ["job doubled"] },
     "it does not look for requests": {

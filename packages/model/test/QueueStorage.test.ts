@@ -238,6 +238,7 @@ describe("what plain SQL may enqueue", () => {
     `enqueue_one('k', '1', 'default', 2::smallint, 0::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`,
     `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, 42, awa.lock_key('default'), null)`,
     `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), 42, null)`,
+    `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), null, null)`,
     `enqueue_alike('k', '[1]', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), 42, null)`,
     `enqueue('[{"kind":"k","priority":5}]')`,
     `enqueue('[{"kind":"k","metadata":[]}]')`,

@@ -611,8 +611,7 @@ for each row execute function awa.layout_changes();
 create trigger layout_changes after insert on awa.cancel_requests
 for each row execute function awa.layout_changes();
 
--- Named after the schema: the control plane may be somebody else's, too. \`always\`: also what is replicated or restored
--- counts.
+-- On the control plane's table they are named after this schema. \`always\`: also what is replicated or restored counts.
 do $$
 declare
   v_name constant text := 'layout_changes_' || md5(/*schema*/'awa');
@@ -1027,7 +1026,7 @@ begin
   if starts_with(v_noted, v_note || '{') then
     return substr(v_noted, length(v_note) + 1)::bigint[];
   end if;
-  if p_queue_key <> awa.lock_key(p_queue) then
+  if p_queue_key is distinct from awa.lock_key(p_queue) then
     raise exception using errcode = '22023', message = format('%s is not the key of queue %L', p_queue_key, p_queue);
   end if;
   select q.shards into v_shards from awa/*control*/.queues q where q.name = p_queue and q.shards > 1;
@@ -2063,7 +2062,7 @@ begin
     end if;
     claim.jobs := format('[[%s,"%s",%s,[%s],null]]', v_ahead.slot, v_batch, v_priority, v_ahead.bodies);
   end if;
-  if v_plain then
+  if v_plain then -- else v_ahead may not be assigned
     if awa.sequences_behind(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch) then
       perform awa.assert_sequences(v_ahead.cursor_pos, v_ahead.newest_batch, v_batch);
     end if;

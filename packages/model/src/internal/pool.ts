@@ -114,9 +114,9 @@ export const statementsOn = (
 }
 
 /**
- * A short statement of an application: in its transaction if there is one, and with its spans and its transformer of
- * statements if it has any; else without what @effect/sql does for those. Interruption waits for nothing and takes
- * nothing back that was sent.
+ * A short statement of an application: in its transaction if there is one, and with spans and a transformer of statements
+ * where those are wanted; else without what @effect/sql does for them. Outside of a transaction interruption waits for
+ * nothing and takes nothing back that was sent.
  *
  * @internal
  */
