@@ -12,6 +12,8 @@ export interface Options {
   readonly connections: number | undefined
   /** Length of a measurement at a fixed rate. */
   readonly minutes: number | undefined
+  /** The same, of what it is compared with. */
+  readonly freeMinutes: number | undefined
   /** Jobs a second, where they arrive at a fixed rate. */
   readonly rate: number | undefined
   /** Worker processes, where there are many. */

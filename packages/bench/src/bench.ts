@@ -44,6 +44,7 @@ ${Object.entries(benchmarks).map(([name, { summary }]) => `  ${name.padEnd(9)}${
   --rounds N        rounds (3)
   --connections N   concurrent producers (enqueue: 1, single: 16)
   --minutes N       length of each run of pinned (10)
+  --free-minutes N  length of its runs without the open transaction (as --minutes)
   --rate N          jobs a second of pinned (1,000)
   --processes N     worker processes of claimers (16)
   --peers a,b       queues to compare with (graphile-worker,pg-boss)
@@ -60,6 +61,7 @@ const parse = CommandLine.parse(usage, () => {
       rounds: { type: "string" },
       connections: { type: "string" },
       minutes: { type: "string" },
+      "free-minutes": { type: "string" },
       rate: { type: "string" },
       processes: { type: "string" },
       peers: { type: "string", default: "graphile-worker,pg-boss" },
@@ -88,6 +90,7 @@ const parse = CommandLine.parse(usage, () => {
       rounds: CommandLine.positive("rounds", values.rounds),
       connections: CommandLine.positive("connections", values.connections),
       minutes: CommandLine.positive("minutes", values.minutes),
+      freeMinutes: CommandLine.positive("free-minutes", values["free-minutes"]),
       rate: CommandLine.positive("rate", values.rate),
       processes: CommandLine.positive("processes", values.processes),
       peers

@@ -4,6 +4,7 @@ import { TestDatabase } from "@awa/testing"
 import { SqlClient } from "@effect/sql"
 import { assert, describe, it } from "@effect/vitest"
 import { Deferred, Effect } from "effect"
+import { readFileSync } from "node:fs"
 import * as Pg from "pg"
 import { MigratedLive } from "./support/database.js"
 
@@ -168,5 +169,20 @@ describe("awa.terminal_jobs", () => {
       for (const change of ["update awa.terminal_jobs set priority = 1", "delete from awa.terminal_jobs"]) {
         assert.strictEqual(yield* refusal(change), "terminal_jobs: is for reading")
       }
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
+describe("the documents", () => {
+  const statements = ["docs/operating.md", "README.md"].flatMap((name) =>
+    Array.from(
+      readFileSync(new URL(`../../../${name}`, import.meta.url), "utf8").matchAll(/^```sql\n(.*?)^```/gms),
+      ([, block]) => block!.split(/;.*\n/).filter((statement) => /\bawa\./.test(statement))
+    ).flat()
+  )
+
+  it.effect("show statements that run", () =>
+    Effect.gen(function*() {
+      assert.isAbove(statements.length, 15)
+      for (const statement of statements) yield* sql(statement)
     }).pipe(Effect.provide(MigratedLive())))
 })
