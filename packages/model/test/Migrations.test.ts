@@ -4,7 +4,7 @@ import { PgClient } from "@effect/sql-pg"
 import { assert, describe, it } from "@effect/vitest"
 import { Effect, Layer } from "effect"
 import { migrations, rewrite } from "../src/internal/migrationText.js"
-import { emptyDatabase, EmptyLive } from "./support/database.js"
+import { databaseWith, emptyDatabase, EmptyLive } from "./support/database.js"
 
 const versions = migrations.map(({ version }) => version)
 const newest = versions.at(-1)!
@@ -55,6 +55,26 @@ describe("run", () => {
         [...Array.from({ length: 19 }, () => 0), versions.length].sort()
       )
     }))
+
+  it.scopedLive("refuses a database of another encoding, whose hashes of names would be others", () =>
+    Effect.gen(function*() {
+      const url = yield* databaseWith("encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0")
+      yield* Effect.gen(function*() {
+        const error = yield* Effect.flip(Migrations.run())
+        assert.deepInclude(error, { _tag: "DatabaseError", sqlState: "0A000" })
+        assert.include(error.message, "the encoding of the database is LATIN1 and must be UTF8")
+        assert.deepStrictEqual(yield* Migrations.status(), { _tag: "missing", schema: "awa" })
+      }).pipe(Effect.provide(Database.layer({ url })))
+    }))
+
+  it.scopedLive("refuses a server that is too old", () =>
+    Effect.gen(function*() {
+      const script = yield* Migrations.sql()
+      const ofTheFuture = script.replace("< 150000", "< 990000")
+      assert.notStrictEqual(ofTheFuture, script)
+      const error = yield* Effect.flip(Effect.flatMap(SqlClient.SqlClient, (sql) => sql.unsafe(ofTheFuture)))
+      assert.match((error.cause as Error).message, /^PostgreSQL 15 or later is needed, this is \d/)
+    }).pipe(Effect.provide(EmptyLive())))
 
   it.scopedLive("leaves no lock behind, and no trace of a run that failed", () =>
     Effect.gen(function*() {

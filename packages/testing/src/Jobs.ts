@@ -50,18 +50,20 @@ interface ViewRow {
   readonly attempt: number
   readonly max_attempts: number
   readonly run_lease: string
-  readonly run_at: Date
-  readonly attempted_at: Date | null
-  readonly heartbeat_at: Date | null
-  readonly deadline_at: Date | null
-  readonly finalized_at: Date | null
-  readonly created_at: Date
+  readonly run_at: string
+  readonly attempted_at: string | null
+  readonly heartbeat_at: string | null
+  readonly deadline_at: string | null
+  readonly finalized_at: string | null
+  readonly created_at: string
   readonly errors: string
   readonly metadata: string
   readonly tags: ReadonlyArray<string>
   readonly progress: string | null
   readonly ordering_key: string | null
 }
+
+const instant = (millis: string | null): Date | undefined => millis === null ? undefined : new Date(Number(millis))
 
 const fromView = (row: ViewRow): StoredJob =>
   new StoredJob({
@@ -74,12 +76,12 @@ const fromView = (row: ViewRow): StoredJob =>
     attempt: row.attempt,
     maxAttempts: row.max_attempts,
     runLease: BigInt(row.run_lease),
-    runAt: row.run_at,
-    attemptedAt: row.attempted_at ?? undefined,
-    heartbeatAt: row.heartbeat_at ?? undefined,
-    deadlineAt: row.deadline_at ?? undefined,
-    finalizedAt: row.finalized_at ?? undefined,
-    createdAt: row.created_at,
+    runAt: instant(row.run_at)!,
+    attemptedAt: instant(row.attempted_at),
+    heartbeatAt: instant(row.heartbeat_at),
+    deadlineAt: instant(row.deadline_at),
+    finalizedAt: instant(row.finalized_at),
+    createdAt: instant(row.created_at)!,
     errors: (JSON.parse(row.errors) as ReadonlyArray<Failure>).map((entry) => ({ ...entry, at: new Date(entry.at) })),
     metadata: JSON.parse(row.metadata),
     tags: row.tags,
@@ -119,10 +121,13 @@ const select = <Row extends object>(columns: string, { ids, kind, queue, state }
   )
 }
 
-const columns =
-  `id::text, kind, queue, args::text, state::text, priority, attempt, max_attempts, run_lease::text, run_at,
-  attempted_at, heartbeat_at, deadline_at, finalized_at, created_at, errors::text, metadata::text, tags, progress::text,
-  ordering_key`
+/** As milliseconds: their text depends on DateStyle. */
+const instants = ["run_at", "attempted_at", "heartbeat_at", "deadline_at", "finalized_at", "created_at"]
+  .map((name) => `floor(date_part('epoch', ${name}) * 1000)::bigint::text as ${name}`)
+
+const columns = `id::text, kind, queue, args::text, state::text, priority, attempt, max_attempts, run_lease::text, ${
+  instants.join(", ")
+}, errors::text, metadata::text, tags, progress::text, ordering_key`
 
 /**
  * Jobs, by ascending id.

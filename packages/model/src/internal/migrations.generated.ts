@@ -14,6 +14,25 @@ export const migrations: ReadonlyArray<{
     sql: `-- schema: control
 -- The control plane: what every storage engine shares.
 
+do $$
+begin
+  if current_setting('server_version_num')::integer < 150000 then
+    raise exception using
+      errcode = '0A000',
+      message = format('PostgreSQL 15 or later is needed, this is %s', current_setting('server_version'));
+  end if;
+  -- Payloads are JSON of any characters, and lanes and locks are named by hashes that clients work out as well.
+  if current_setting('server_encoding') <> 'UTF8' then
+    raise exception using
+      errcode = '0A000',
+      message = format(
+        'the encoding of the database is %s and must be UTF8: create it with ENCODING ''UTF8'' TEMPLATE template0',
+        current_setting('server_encoding')
+      );
+  end if;
+end
+$$;
+
 create schema if not exists awa;
 
 -- The declaration order is the order in which the operator's surface lists states.

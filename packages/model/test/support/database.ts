@@ -20,14 +20,17 @@ const admin = (statement: string): Effect.Effect<void> =>
     (client) => Effect.promise(() => client.end())
   )
 
-/** An empty database on the test server. */
-export const emptyDatabase: Effect.Effect<string> = Effect.gen(function*() {
-  const name = `${process.env["AWA_TEST_PREFIX"]}model_${process.pid}_${created++}`
-  yield* admin(`create database ${name}`)
-  const url = new URL(adminUrl())
-  url.pathname = `/${name}`
-  return url.toString()
-})
+/** An empty database on the test server, made with these options of CREATE DATABASE. */
+export const databaseWith = (options: string): Effect.Effect<string> =>
+  Effect.gen(function*() {
+    const name = `${process.env["AWA_TEST_PREFIX"]}model_${process.pid}_${created++}`
+    yield* admin(`create database ${name} ${options}`)
+    const url = new URL(adminUrl())
+    url.pathname = `/${name}`
+    return url.toString()
+  })
+
+export const emptyDatabase: Effect.Effect<string> = databaseWith("")
 
 /** The clients of an empty database. */
 export const EmptyLive = (options?: Database.Options) =>
