@@ -102,8 +102,10 @@ create index lanes_lane_id on awa.lanes (lane_id);
 create index lanes_queue on awa.lanes (queue);
 
 -- One row per waiting appearance of a job. `attempt` and `run_lease` are those before the claim. `envelope` holds
--- metadata, tags, errors and progress and is null when all are empty. No check constraints: PostgreSQL parses and plans
--- each anew in every statement, a tenth of an enqueue. The functions that write here check, nobody else may.
+-- metadata, tags, errors and progress and is null when all are empty. `args` is kept as the text it came as: workers want
+-- text, and to make jsonb of it and text again took a tenth of an enqueue in bulk and a third of a claim. No check
+-- constraints: PostgreSQL parses and plans each anew in every statement, a tenth of an enqueue. The functions that write
+-- here check, nobody else may.
 create table awa.ready_entries (
   lane_id bigint not null,
   pos bigint not null,
@@ -116,7 +118,7 @@ create table awa.ready_entries (
   attempt smallint not null,
   max_attempts smallint not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 ) partition by list (slot);
 
@@ -197,7 +199,7 @@ create table awa.leases (
   claimed_at timestamptz not null,
   progress jsonb,
   -- The job as it waited, when the slot of the claim has let go of the attempt; null while the log has it.
-  entry jsonb
+  entry json
 ) partition by list (lease_slot);
 
 -- Counts the times when leases may have been added, under the locks of their owners: see awa.may_have_leases.
@@ -279,7 +281,7 @@ create table awa.deferred_jobs (
   max_attempts smallint not null,
   queue text not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 );
 
@@ -301,7 +303,7 @@ create table awa.finished_jobs (
   max_attempts smallint not null,
   queue text not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 );
 
@@ -326,7 +328,7 @@ create table awa.dlq_entries (
   max_attempts smallint not null,
   queue text not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 );
 

@@ -41,6 +41,16 @@ as $$
   end
 $$;
 
+-- Exact for a text that is not compressed. pglz makes 88 bytes of one at most, LZ4 255.
+create function awa.size_bound(p_value json) returns bigint
+language sql stable
+as $$
+  select case
+    when p_value is null then 0
+    else pg_column_size(p_value)::bigint * case pg_column_compression(p_value) when 'pglz' then 88 when 'lz4' then 255 else 1 end
+  end
+$$;
+
 -- What a claim tells of a job. Formatted as a whole: joined part by part, it took a sixth longer.
 create function awa.claimed_body(
   p_job_id bigint,
@@ -50,7 +60,7 @@ create function awa.claimed_body(
   p_max_attempts smallint,
   p_run_at timestamptz,
   p_created_at timestamptz,
-  p_args jsonb,
+  p_args json,
   p_envelope jsonb
 ) returns text
 language sql stable

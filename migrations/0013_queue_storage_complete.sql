@@ -16,7 +16,7 @@ create type awa.successor as (
   max_attempts smallint,
   queue text,
   kind text,
-  args jsonb,
+  args json,
   envelope jsonb,
   dlq_reason text -- why a failed job is a dead letter; null when it is none
 );
@@ -201,11 +201,11 @@ end
 $$;
 
 -- The job that a lease has taken over.
-create function awa.entry_of(p_entry jsonb) returns awa.ready_entries
+create function awa.entry_of(p_entry json) returns awa.ready_entries
 language plpgsql stable parallel safe
 as $$
 declare
-  v_entry awa.ready_entries := jsonb_populate_record(null::awa.ready_entries, p_entry);
+  v_entry awa.ready_entries := json_populate_record(null::awa.ready_entries, p_entry);
 begin
   v_entry.args := coalesce(v_entry.args, 'null'); -- a JSON null reads as SQL null
   return v_entry;

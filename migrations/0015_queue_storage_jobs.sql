@@ -1,6 +1,18 @@
 -- schema: engine
 -- What an operator reads: every job once, in its true state, from one snapshot.
 
+-- A payload for who reads jobs by SQL: jsonb, which can be asked. A number that it has no room for, 1e999999, comes from
+-- calls past the library only; shown as text it keeps nobody from the rest.
+create function awa.readable(p_args json) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  return p_args::jsonb;
+exception when data_exception then
+  return to_jsonb(p_args::text);
+end
+$$;
+
 -- The jobs whose present home is the log: waiting, running and completed ones. A row that no batch holds waits, unless it
 -- has a tombstone; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and
 -- slot the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what
@@ -65,7 +77,7 @@ where (
 -- A view for each place jobs stand in, with the columns of `jobs`; that of the log tells besides where in it.
 create view awa.log_job_rows as
 select
-  j.job_id as id, j.kind, l.queue, j.args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
+  j.job_id as id, j.kind, l.queue, awa.readable(j.args) as args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
   j.claimed_at as attempted_at,
   case when j.state = 'running' then (
     select x.heartbeat_at from awa.leases x where x.batch_id = j.batch_id and x.member = j.member limit 1
@@ -89,7 +101,7 @@ cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id 
 -- Attempts that the log has let go of.
 create view awa.evicted_job_rows as
 select
-  x.job_id as id, r.kind, l.queue, r.args, 'running'::awa/*control*/.job_state as state, l.priority,
+  x.job_id as id, r.kind, l.queue, awa.readable(r.args) as args, 'running'::awa/*control*/.job_state as state, l.priority,
   r.attempt + 1 as attempt, r.max_attempts, x.run_lease, r.run_at,
   x.claimed_at as attempted_at, x.heartbeat_at, x.deadline_at, null::timestamptz as finalized_at, r.created_at,
   coalesce(r.envelope -> 'errors', '[]') as errors,
@@ -104,7 +116,7 @@ where x.entry is not null;
 
 create view awa.deferred_job_rows as
 select
-  d.job_id as id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt::integer, d.max_attempts, d.run_lease, d.run_at,
+  d.job_id as id, d.kind, d.queue, awa.readable(d.args) as args, d.state, d.priority, d.attempt::integer, d.max_attempts, d.run_lease, d.run_at,
   d.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at,
   null::timestamptz as finalized_at, d.created_at,
   coalesce(d.envelope -> 'errors', '[]') as errors,
@@ -116,7 +128,7 @@ from awa.deferred_jobs d;
 
 create view awa.finished_job_rows as
 select
-  f.job_id as id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt::integer, f.max_attempts, f.run_lease, f.run_at,
+  f.job_id as id, f.kind, f.queue, awa.readable(f.args) as args, f.state, f.priority, f.attempt::integer, f.max_attempts, f.run_lease, f.run_at,
   f.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at, f.finished_at as finalized_at,
   f.created_at,
   coalesce(f.envelope -> 'errors', '[]') as errors,
@@ -128,7 +140,7 @@ from awa.finished_jobs f;
 
 create view awa.dlq_job_rows as
 select
-  q.job_id as id, q.kind, q.queue, q.args, 'failed'::awa/*control*/.job_state as state, q.priority,
+  q.job_id as id, q.kind, q.queue, awa.readable(q.args) as args, 'failed'::awa/*control*/.job_state as state, q.priority,
   q.attempt::integer, q.max_attempts, q.run_lease, q.run_at, q.attempted_at, null::timestamptz as heartbeat_at,
   null::timestamptz as deadline_at, q.finished_at as finalized_at, q.created_at,
   coalesce(q.envelope -> 'errors', '[]') as errors,

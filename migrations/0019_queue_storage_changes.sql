@@ -163,7 +163,7 @@ begin
         v_job.state := 'available';
       end if;
     when 'payload' then
-      v_job.args := p_change -> 'args';
+      v_job.args := (p_change -> 'args')::json;
     else null;
   end case;
   return v_job;
@@ -313,7 +313,7 @@ begin
     v_done := array(select b.job_id from unnest(v_before) b);
     v_before := array(
       select b from unnest(v_before) b
-      where v_op = 'delete' or awa.changed(b, p_change, v_now) is distinct from b
+      where v_op = 'delete' or awa.changed(b, p_change, v_now)::text is distinct from b::text -- json has no equality
     );
     perform awa.give_up(
       array(select h from unnest(v_waiting) h where h.job_id = any (select b.job_id from unnest(v_before) b)), v_now);
@@ -371,7 +371,7 @@ begin
   end if;
   if v_op <> 'delete' then
     v_some := array(select awa.changed(b, p_change, v_now) from unnest(v_before) b);
-    if v_some <> '{}' then
+    if cardinality(v_some) > 0 then
       perform awa.place(v_some, v_now);
     end if;
   end if;

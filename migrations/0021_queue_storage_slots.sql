@@ -177,7 +177,7 @@ begin
 
   -- Again, under the locks: some may have ended in between.
   with open as materialized (
-    select a.*, r.job_id, r.run_lease, to_jsonb(r) as entry
+    select a.*, r.job_id, r.run_lease, row_to_json(r) as entry
     from (
       select a.* from awa.open_attempts a
       where a.slot = p_slot and a.claimed_at < v_before and a.owner = any (v_owners)

@@ -16,6 +16,8 @@ export type Figures = Figure | { readonly [name: string]: Figures }
 export interface Report {
   readonly benchmark: string
   readonly figures: { readonly [system: string]: Figures }
+  /** Rounds of peers that came to no end, and why. */
+  readonly failures: ReadonlyArray<string>
   /** Ours divided by theirs, from the medians. */
   readonly ratios: { readonly [system: string]: unknown }
   readonly configurations: { readonly [system: string]: unknown }
@@ -27,6 +29,15 @@ export const figure = (rounds: ReadonlyArray<number>, unit: string): Figure => (
   rounds: rounds.map(round),
   unit
 })
+
+/** Of the systems that have a round to show. */
+export const figuresOf = <A>(
+  results: ReadonlyMap<string, ReadonlyArray<A>>,
+  toFigures: (rounds: ReadonlyArray<A>) => Figures
+): Report["figures"] =>
+  Object.fromEntries(
+    Array.from(results).filter(([, rounds]) => rounds.length > 0).map(([name, rounds]) => [name, toFigures(rounds)])
+  )
 
 const isFigure = (figures: Figures): figures is Figure => Array.isArray((figures as Figure).rounds)
 
@@ -105,6 +116,7 @@ export const toText = (report: Report): string =>
       ["system", "median", "ours/theirs", "rounds"],
       ...Object.entries(report.figures).flatMap(([name, figures]) => figureRows([name], figures, report.ratios[name]))
     ]),
+    ...(report.failures.length === 0 ? [] : ["\nFailures", ...report.failures.map((failure) => `  ${failure}`)]),
     "\nConfigurations",
     ...Object.entries(report.configurations).map(([name, configuration]) => configurationText(name, configuration)),
     "\nEnvironment",

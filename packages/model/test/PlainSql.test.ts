@@ -172,6 +172,28 @@ describe("awa.terminal_jobs", () => {
     }).pipe(Effect.provide(MigratedLive())))
 })
 
+describe("a payload", () => {
+  it.effect("is shown as what it is, but for a number that SQL has no room for", () =>
+    Effect.gen(function*() {
+      const payloads = [`{"b": 1, "a": [1.50, "\\u001f\\ud83d\\ude00"]}`, `{"n": 1e999999}`, "null", `"1e999999"`]
+      for (const payload of payloads) {
+        yield* sql(`select awa.enqueue_one('k', '${payload}', 'default', 2::smallint, 5::smallint,
+          awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`)
+      }
+      const rows = yield* sql<Row>("select args from awa.jobs order by id")
+      assert.deepStrictEqual(rows.map(({ args }) => args), [
+        { a: [1.5, "\u001f\u{1f600}"], b: 1 },
+        `{"n": 1e999999}`,
+        null,
+        "1e999999"
+      ])
+      assert.deepStrictEqual(
+        yield* sql("select count(*)::int as n from awa.jobs where args ->> 'b' = '1'"),
+        [{ n: 1 }]
+      )
+    }).pipe(Effect.provide(MigratedLive())))
+})
+
 describe("the documents", () => {
   const statements = ["docs/operating.md", "README.md"].flatMap((name) =>
     Array.from(

@@ -233,13 +233,20 @@ describe("what plain SQL may enqueue", () => {
     `enqueue('[{"kind":"k","run_at":"infinity"}]')`,
     `enqueue('[{"kind":"k"}]', 'infinity')`,
     `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), 'infinity')`,
-    `enqueue_alike('k', '[1]', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), '-infinity')`,
+    `enqueue_alike('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), '-infinity')`,
     `enqueue_one('', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`,
     `enqueue_one('k', '1', 'default', 2::smallint, 0::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`,
     `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, 42, awa.lock_key('default'), null)`,
     `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), 42, null)`,
     `enqueue_one('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), null, null)`,
-    `enqueue_alike('k', '[1]', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), 42, null)`,
+    `enqueue_alike('k', '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), 42, null)`,
+    ...["{", "", "1 2", `"\\u0000"`, `"\\ud800"`, `{"\\udc00": 1}`, "null\u001e1"].map((args) =>
+      `enqueue_one('k', '${args}', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`
+    ),
+    ...["1\u001e", "1\u001e[", `1\u001e"\\u0000"`].map((args) =>
+      `enqueue_alike('k', '${args}', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`
+    ),
+    `enqueue_alike('k', repeat('1' || chr(30), 10000) || '1', 'default', 2::smallint, 5::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null)`,
     `enqueue('[{"kind":"k","priority":5}]')`,
     `enqueue('[{"kind":"k","metadata":[]}]')`,
     `enqueue('{}')`

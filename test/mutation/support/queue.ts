@@ -64,7 +64,7 @@ export const enqueueOne = async (session: Session, lanePriority = 2): Promise<st
 export const enqueueAlike = async (session: Session, jobs: number): Promise<ReadonlyArray<string>> => {
   const [row] = await session.query<{ ids: string }>(
     "select split_part(e, ' ', 2) as ids from awa.enqueue_alike('k', $1, 'default', 2::smallint, 25::smallint, awa.lane_id('default', 2, 0), awa.lock_key('default'), null) as e",
-    JSON.stringify(Array.from({ length: jobs }, () => null))
+    Array.from({ length: jobs }, () => "null").join("\u001e")
   )
   return row?.ids.split(",") ?? []
 }

@@ -80,12 +80,11 @@ export const latency: Benchmark = {
             } ms`
           }).join(", ")
       })
-      const figures = Object.fromEntries(
-        Array.from(results, ([name, rounds]) => [name, figuresOf(rounds, phases)])
-      )
+      const figures = Report.figuresOf(results.of, (rounds) => figuresOf(rounds, phases))
       return {
         benchmark: `latency: about ${jobs / 10} jobs a round at 5/s and ${jobs} at 200/s`,
         figures,
+        failures: results.failures,
         ratios: Report.ratiosTo("awa", figures),
         configurations: Object.fromEntries(systems.map((system) => [
           system.name,

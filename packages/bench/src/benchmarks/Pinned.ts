@@ -2,7 +2,7 @@
  * Jobs at a fixed rate, once as usual and once while a transaction stays open that has a snapshot and a transaction id:
  * nothing that dies meanwhile can be cleaned up.
  */
-import { Console, Effect, type Scope } from "effect"
+import { Console, Effect, Either, type Scope } from "effect"
 import type { Benchmark } from "../Benchmark.js"
 import * as ChildProcess from "../ChildProcess.js"
 import * as Report from "../Report.js"
@@ -119,6 +119,24 @@ const show = (result: Result): string =>
     Report.round(percentile(result.latencies, 0.99))
   } ms, ${result.behind} jobs behind, ${result.deadRows} dead rows`
 
+/** A system may hold out free and fail pinned: the former is told all the same. */
+interface Both {
+  readonly free: Result
+  readonly pinned: Either.Either<Result, ChildProcess.ChildFailed>
+}
+
+const bothFigures = (rounds: ReadonlyArray<Both>): Report.Figures => {
+  const pinned = rounds.flatMap(({ pinned }) => Either.isRight(pinned) ? [pinned.right] : [])
+  const free = figuresOf(rounds.map(({ free }) => free))
+  if (pinned.length === 0) return { free }
+  const claimsOf = (results: ReadonlyArray<Result>) => percentile(results.flatMap(({ claims }) => claims), 0.99)
+  return {
+    free,
+    pinned: figuresOf(pinned),
+    "claim p99, pinned to free": Report.figure([claimsOf(pinned) / claimsOf(rounds.map(({ free }) => free))], "times")
+  }
+}
+
 export const pinned: Benchmark = {
   summary: "a fixed rate of jobs with and without an open transaction that holds a snapshot and an id",
   systems: (peers) => ["awa", ...peers],
@@ -134,23 +152,22 @@ export const pinned: Benchmark = {
           Effect.gen(function*() {
             const free = yield* measure(server, system, { rate, seconds: freeMinutes * 60, pin: false }, round)
             yield* Console.error(`${system.name}, free: ${show(free)}`)
-            return { free, pinned: yield* measure(server, system, { rate, seconds: minutes * 60, pin: true }, round) }
+            const pinned = yield* Rounds.attempt(
+              system,
+              measure(server, system, { rate, seconds: minutes * 60, pin: true }, round)
+            )
+            return { free, pinned }
           }),
-        show: (result) => show(result.pinned)
+        show: ({ pinned }) => Either.match(pinned, { onLeft: ({ message }) => message, onRight: show })
       })
-      const figures = Object.fromEntries(
-        Array.from(results, ([name, rounds]) => [name, {
-          free: figuresOf(rounds.map(({ free }) => free)),
-          pinned: figuresOf(rounds.map(({ pinned }) => pinned)),
-          "claim p99, pinned to free": Report.figure(
-            rounds.map(({ free, pinned }) => percentile(pinned.claims, 0.99) / percentile(free.claims, 0.99)),
-            "times"
-          )
-        }])
+      const figures = Report.figuresOf(results.of, bothFigures)
+      const failures = Array.from(results.of).flatMap(([name, rounds]) =>
+        rounds.flatMap(({ pinned }) => Either.isLeft(pinned) ? [`${name}, pinned: ${pinned.left.message}`] : [])
       )
       return {
         benchmark: `pinned: ${rate} jobs/s for ${minutes} minute(s) with an open transaction, ${freeMinutes} without`,
         figures,
+        failures: [...results.failures, ...failures],
         ratios: Report.ratiosTo("awa", figures),
         configurations: Object.fromEntries(
           systems.map((system) => [

@@ -40,8 +40,8 @@ declare
 begin
   while v_left > 0 loop
     perform awa.enqueue_alike(
-      'bench', (select jsonb_agg(p.payload) from (select p.payload from payloads p limit v_left) p),
-      '${queue}', 2::smallint, 25::smallint, awa.lane_id('${queue}', 2, 0), null
+      'bench', (select string_agg(p.payload::text, chr(30)) from (select p.payload from payloads p limit v_left) p),
+      '${queue}', 2::smallint, 25::smallint, awa.lane_id('${queue}', 2, 0), awa.lock_key('${queue}'), null
     );
     commit;
     v_left := v_left - 10000;

@@ -84,6 +84,7 @@ export const sweep: Benchmark = {
       return {
         benchmark: `sweep: ${jobs} no-op jobs by one worker process, the best ${finalists} measured ${rounds} times`,
         figures,
+        failures: [],
         ratios: {},
         configurations: best,
         environment: yield* environment(server)

@@ -11,7 +11,7 @@ import type { Payload, System } from "../System.js"
 const insert = `insert into bare_entries (
     lane_id, pos, xid, job_id, run_lease, run_at, created_at, slot, attempt, max_attempts, kind, args, envelope
   ) values (
-    1, nextval('bare_seq'), pg_current_xact_id(), currval('bare_seq'), 0, now(), now(), 0, 0, 25, 'bench', $1::jsonb, null
+    1, nextval('bare_seq'), pg_current_xact_id(), currval('bare_seq'), 0, now(), now(), 0, 0, 25, 'bench', $1::json, null
   )
   returning pos`
 

@@ -33,6 +33,7 @@ interface ConstructorOptions {
   readonly connectionString: string
   readonly max: number
   readonly useListenNotify: boolean
+  readonly connectionTimeoutMillis: number
 }
 
 const { PgBoss } = await import(import.meta.resolve("pg-boss")) as {
@@ -42,7 +43,12 @@ const { PgBoss } = await import(import.meta.resolve("pg-boss")) as {
 const open = (url: string, max: number, useListenNotify = false) =>
   Effect.acquireRelease(
     Effect.promise(async () => {
-      const boss = new PgBoss({ connectionString: url, max, useListenNotify })
+      const boss = new PgBoss({
+        connectionString: url,
+        max,
+        useListenNotify,
+        connectionTimeoutMillis: 300_000 // as with ours, a producer that cannot keep up waits for a connection
+      })
       boss.on("error", (error) => {
         throw error
       })

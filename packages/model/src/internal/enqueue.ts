@@ -248,6 +248,9 @@ const run = (choose: (statements: Statements) => string, values: ReadonlyArray<u
 
 const toArray = (texts: ReadonlyArray<string>): string => `[${texts.join(",")}]`
 
+/** No JSON has the separator of records in it: as a control character of a string it is escaped. */
+const toRecords = (texts: ReadonlyArray<string>): string => texts.join("\u001e")
+
 const insert = (jobs: ReadonlyArray<string>) => run(({ enqueue }) => enqueue, [toArray(jobs)])
 
 /** A job that has a key which another job holds. */
@@ -383,7 +386,7 @@ export const enqueueMany = <R>(
           ? sendEach(items, traceparent)
           : Effect.flatMap(
             encodeArgs(items),
-            insertAll((chunk) => idsOf(insertPlain(({ enqueueAlike }) => enqueueAlike, plain, toArray(chunk))))
+            insertAll((chunk) => idsOf(insertPlain(({ enqueueAlike }) => enqueueAlike, plain, toRecords(chunk))))
           )
       })
       : sendEach(items, traceparent))

@@ -184,8 +184,10 @@ create index lanes_lane_id on awa.lanes (lane_id);
 create index lanes_queue on awa.lanes (queue);
 
 -- One row per waiting appearance of a job. \`attempt\` and \`run_lease\` are those before the claim. \`envelope\` holds
--- metadata, tags, errors and progress and is null when all are empty. No check constraints: PostgreSQL parses and plans
--- each anew in every statement, a tenth of an enqueue. The functions that write here check, nobody else may.
+-- metadata, tags, errors and progress and is null when all are empty. \`args\` is kept as the text it came as: workers want
+-- text, and to make jsonb of it and text again took a tenth of an enqueue in bulk and a third of a claim. No check
+-- constraints: PostgreSQL parses and plans each anew in every statement, a tenth of an enqueue. The functions that write
+-- here check, nobody else may.
 create table awa.ready_entries (
   lane_id bigint not null,
   pos bigint not null,
@@ -198,7 +200,7 @@ create table awa.ready_entries (
   attempt smallint not null,
   max_attempts smallint not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 ) partition by list (slot);
 
@@ -279,7 +281,7 @@ create table awa.leases (
   claimed_at timestamptz not null,
   progress jsonb,
   -- The job as it waited, when the slot of the claim has let go of the attempt; null while the log has it.
-  entry jsonb
+  entry json
 ) partition by list (lease_slot);
 
 -- Counts the times when leases may have been added, under the locks of their owners: see awa.may_have_leases.
@@ -361,7 +363,7 @@ create table awa.deferred_jobs (
   max_attempts smallint not null,
   queue text not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 );
 
@@ -383,7 +385,7 @@ create table awa.finished_jobs (
   max_attempts smallint not null,
   queue text not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 );
 
@@ -408,7 +410,7 @@ create table awa.dlq_entries (
   max_attempts smallint not null,
   queue text not null,
   kind text not null,
-  args jsonb not null,
+  args json not null,
   envelope jsonb
 );
 
@@ -902,7 +904,7 @@ begin
       ) as problem
     from rows from (
       jsonb_to_recordset(p_jobs) as (
-        kind text, args jsonb, queue text, priority integer, max_attempts integer, run_at timestamptz,
+        kind text, args json, queue text, priority integer, max_attempts integer, run_at timestamptz,
         delay_ms float8, metadata jsonb, tags text[], ordering_key text, "unique" jsonb
       )
     ) with ordinality as j(
@@ -1100,10 +1102,18 @@ begin
 end
 $$;
 
+-- A payload as it is kept: as the text it is. What has escapes goes through jsonb, which refuses those it cannot hold:
+-- \\u0000 and half a pair of surrogates. Inlined.
+create function awa.storable(p_args text) returns json
+language sql stable parallel safe
+as $$
+  select case when strpos(p_args, chr(92) || 'u') = 0 then p_args::json else p_args::jsonb::json end
+$$;
+
 -- One statement and few expressions outside of it: each is set up anew in every transaction.
 create function awa.enqueue_one(
   p_kind text,
-  p_args jsonb,
+  p_args text,
   p_queue text,
   p_priority smallint,
   p_max_attempts smallint,
@@ -1130,7 +1140,7 @@ begin
     -- The transaction's id before the position. What follows is worked out after it, column by column.
     case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end,
     pg_current_xact_id(), currval('awa.pos_seq'), awa.ready_slot(), 0, 0, p_max_attempts,
-    coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, p_args
+    coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, awa.storable(p_args)
   )
   returning
     awa.enqueue_answer(run_at, pos::text), slot, awa.sleeps(p_queue_key),
@@ -1150,13 +1160,14 @@ begin
 end
 $$;
 
-revoke execute on function awa.enqueue_one(text, jsonb, text, smallint, smallint, bigint, integer, timestamptz)
+revoke execute on function awa.enqueue_one(text, text, text, smallint, smallint, bigint, integer, timestamptz)
 from public;
 
--- p_args: a JSON array of at most 10,000 payloads.
+-- p_args: at most 10,000 payloads, as JSON each, with the control character between them that JSON has for records
+-- (RFC 7464): one array would be parsed twice, to be taken apart and for what is in it.
 create function awa.enqueue_alike(
   p_kind text,
-  p_args jsonb,
+  p_args text,
   p_queue text,
   p_priority smallint,
   p_max_attempts smallint,
@@ -1175,20 +1186,25 @@ declare
   );
   v_shards constant integer := cardinality(v_lanes);
   v_ids text;
+  v_n integer;
 begin
-  if jsonb_typeof(p_args) <> 'array' or jsonb_array_length(p_args) > 10000 then
-    raise exception using errcode = '22023', message = 'payloads must be an array of at most 10000';
-  end if;
-  -- One pass, in the order of the array.
+  -- One pass, in the order of the text.
   with written as (
     insert into awa.ready_entries (
       slot, lane_id, pos, xid, job_id, attempt, run_lease, max_attempts, run_at, created_at, kind, args
     )
-    select v_slot, v_lanes[1 + p.pos % v_shards], p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind, p.args
-    from (select nextval('awa.pos_seq') as pos, a.args from jsonb_array_elements(p_args) a(args) offset 0) p
+    select
+      v_slot, v_lanes[1 + p.pos % v_shards], p.pos, v_xid, p.pos, 0, 0, p_max_attempts, v_now, v_now, p_kind,
+      awa.storable(p.args)
+    from (
+      select nextval('awa.pos_seq') as pos, a.args from string_to_table(p_args, chr(30)) a(args) offset 0
+    ) p
     returning pos
   )
-  select coalesce(string_agg(w.pos::text, ','), '') into v_ids from written w;
+  select coalesce(string_agg(w.pos::text, ','), ''), count(*) into v_ids, v_n from written w;
+  if v_n > 10000 then
+    raise exception using errcode = '22023', message = 'payloads must be at most 10000';
+  end if;
   perform awa.settle(v_slot);
   if awa.sleeps(p_queue_key) then
     perform awa.notify(p_queue);
@@ -1197,7 +1213,7 @@ begin
 end
 $$;
 
-revoke execute on function awa.enqueue_alike(text, jsonb, text, smallint, smallint, bigint, integer, timestamptz)
+revoke execute on function awa.enqueue_alike(text, text, text, smallint, smallint, bigint, integer, timestamptz)
 from public;
 `
   },
@@ -1248,6 +1264,16 @@ as $$
   end
 $$;
 
+-- Exact for a text that is not compressed. pglz makes 88 bytes of one at most, LZ4 255.
+create function awa.size_bound(p_value json) returns bigint
+language sql stable
+as $$
+  select case
+    when p_value is null then 0
+    else pg_column_size(p_value)::bigint * case pg_column_compression(p_value) when 'pglz' then 88 when 'lz4' then 255 else 1 end
+  end
+$$;
+
 -- What a claim tells of a job. Formatted as a whole: joined part by part, it took a sixth longer.
 create function awa.claimed_body(
   p_job_id bigint,
@@ -1257,7 +1283,7 @@ create function awa.claimed_body(
   p_max_attempts smallint,
   p_run_at timestamptz,
   p_created_at timestamptz,
-  p_args jsonb,
+  p_args json,
   p_envelope jsonb
 ) returns text
 language sql stable
@@ -2217,7 +2243,7 @@ create type awa.successor as (
   max_attempts smallint,
   queue text,
   kind text,
-  args jsonb,
+  args json,
   envelope jsonb,
   dlq_reason text -- why a failed job is a dead letter; null when it is none
 );
@@ -2402,11 +2428,11 @@ end
 $$;
 
 -- The job that a lease has taken over.
-create function awa.entry_of(p_entry jsonb) returns awa.ready_entries
+create function awa.entry_of(p_entry json) returns awa.ready_entries
 language plpgsql stable parallel safe
 as $$
 declare
-  v_entry awa.ready_entries := jsonb_populate_record(null::awa.ready_entries, p_entry);
+  v_entry awa.ready_entries := json_populate_record(null::awa.ready_entries, p_entry);
 begin
   v_entry.args := coalesce(v_entry.args, 'null'); -- a JSON null reads as SQL null
   return v_entry;
@@ -3089,6 +3115,18 @@ revoke execute on function awa.promote(integer, timestamptz) from public;
     sql: `-- schema: engine
 -- What an operator reads: every job once, in its true state, from one snapshot.
 
+-- A payload for who reads jobs by SQL: jsonb, which can be asked. A number that it has no room for, 1e999999, comes from
+-- calls past the library only; shown as text it keeps nobody from the rest.
+create function awa.readable(p_args json) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  return p_args::jsonb;
+exception when data_exception then
+  return to_jsonb(p_args::text);
+end
+$$;
+
 -- The jobs whose present home is the log: waiting, running and completed ones. A row that no batch holds waits, unless it
 -- has a tombstone; the rest is decided by claim and closure of the same snapshot, so that nothing lags. In one lane and
 -- slot the main parts of batches do not overlap: only the first that ends at or above a position can hold it, and what
@@ -3153,7 +3191,7 @@ where (
 -- A view for each place jobs stand in, with the columns of \`jobs\`; that of the log tells besides where in it.
 create view awa.log_job_rows as
 select
-  j.job_id as id, j.kind, l.queue, j.args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
+  j.job_id as id, j.kind, l.queue, awa.readable(j.args) as args, j.state, l.priority, j.attempt, j.max_attempts, j.run_lease, j.run_at,
   j.claimed_at as attempted_at,
   case when j.state = 'running' then (
     select x.heartbeat_at from awa.leases x where x.batch_id = j.batch_id and x.member = j.member limit 1
@@ -3177,7 +3215,7 @@ cross join lateral (select n.queue, n.priority from awa.lanes n where n.lane_id 
 -- Attempts that the log has let go of.
 create view awa.evicted_job_rows as
 select
-  x.job_id as id, r.kind, l.queue, r.args, 'running'::awa/*control*/.job_state as state, l.priority,
+  x.job_id as id, r.kind, l.queue, awa.readable(r.args) as args, 'running'::awa/*control*/.job_state as state, l.priority,
   r.attempt + 1 as attempt, r.max_attempts, x.run_lease, r.run_at,
   x.claimed_at as attempted_at, x.heartbeat_at, x.deadline_at, null::timestamptz as finalized_at, r.created_at,
   coalesce(r.envelope -> 'errors', '[]') as errors,
@@ -3192,7 +3230,7 @@ where x.entry is not null;
 
 create view awa.deferred_job_rows as
 select
-  d.job_id as id, d.kind, d.queue, d.args, d.state, d.priority, d.attempt::integer, d.max_attempts, d.run_lease, d.run_at,
+  d.job_id as id, d.kind, d.queue, awa.readable(d.args) as args, d.state, d.priority, d.attempt::integer, d.max_attempts, d.run_lease, d.run_at,
   d.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at,
   null::timestamptz as finalized_at, d.created_at,
   coalesce(d.envelope -> 'errors', '[]') as errors,
@@ -3204,7 +3242,7 @@ from awa.deferred_jobs d;
 
 create view awa.finished_job_rows as
 select
-  f.job_id as id, f.kind, f.queue, f.args, f.state, f.priority, f.attempt::integer, f.max_attempts, f.run_lease, f.run_at,
+  f.job_id as id, f.kind, f.queue, awa.readable(f.args) as args, f.state, f.priority, f.attempt::integer, f.max_attempts, f.run_lease, f.run_at,
   f.attempted_at, null::timestamptz as heartbeat_at, null::timestamptz as deadline_at, f.finished_at as finalized_at,
   f.created_at,
   coalesce(f.envelope -> 'errors', '[]') as errors,
@@ -3216,7 +3254,7 @@ from awa.finished_jobs f;
 
 create view awa.dlq_job_rows as
 select
-  q.job_id as id, q.kind, q.queue, q.args, 'failed'::awa/*control*/.job_state as state, q.priority,
+  q.job_id as id, q.kind, q.queue, awa.readable(q.args) as args, 'failed'::awa/*control*/.job_state as state, q.priority,
   q.attempt::integer, q.max_attempts, q.run_lease, q.run_at, q.attempted_at, null::timestamptz as heartbeat_at,
   null::timestamptz as deadline_at, q.finished_at as finalized_at, q.created_at,
   coalesce(q.envelope -> 'errors', '[]') as errors,
@@ -4737,7 +4775,7 @@ begin
         v_job.state := 'available';
       end if;
     when 'payload' then
-      v_job.args := p_change -> 'args';
+      v_job.args := (p_change -> 'args')::json;
     else null;
   end case;
   return v_job;
@@ -4887,7 +4925,7 @@ begin
     v_done := array(select b.job_id from unnest(v_before) b);
     v_before := array(
       select b from unnest(v_before) b
-      where v_op = 'delete' or awa.changed(b, p_change, v_now) is distinct from b
+      where v_op = 'delete' or awa.changed(b, p_change, v_now)::text is distinct from b::text -- json has no equality
     );
     perform awa.give_up(
       array(select h from unnest(v_waiting) h where h.job_id = any (select b.job_id from unnest(v_before) b)), v_now);
@@ -4945,7 +4983,7 @@ begin
   end if;
   if v_op <> 'delete' then
     v_some := array(select awa.changed(b, p_change, v_now) from unnest(v_before) b);
-    if v_some <> '{}' then
+    if cardinality(v_some) > 0 then
       perform awa.place(v_some, v_now);
     end if;
   end if;
@@ -5454,7 +5492,7 @@ begin
 
   -- Again, under the locks: some may have ended in between.
   with open as materialized (
-    select a.*, r.job_id, r.run_lease, to_jsonb(r) as entry
+    select a.*, r.job_id, r.run_lease, row_to_json(r) as entry
     from (
       select a.* from awa.open_attempts a
       where a.slot = p_slot and a.claimed_at < v_before and a.owner = any (v_owners)
