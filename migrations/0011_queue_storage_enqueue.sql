@@ -365,7 +365,8 @@ as $$
   select case when strpos(p_args, chr(92) || 'u') = 0 then p_args::json else p_args::jsonb::json end
 $$;
 
--- One statement and few expressions outside of it: each is set up anew in every transaction.
+-- Few expressions, and nothing to return: each is set up anew in every transaction, what an insert into a partitioned table
+-- returns twice.
 create function awa.enqueue_one(
   p_kind text,
   p_args text,
@@ -379,39 +380,29 @@ create function awa.enqueue_one(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_answer text;
-  v_slot smallint;
-  v_sleeps boolean;
-  v_done boolean;
+  v_slot constant smallint := awa.ready_slot();
+  v_now constant timestamptz := coalesce(p_now, statement_timestamp());
 begin
   insert into awa.ready_entries (
     lane_id, pos, xid, job_id, slot, attempt, run_lease, max_attempts, run_at, created_at, kind, args
   )
   values (
     case
-      when current_setting('awa.lane', true) = awa.lane_note(p_lane_id, p_queue, p_queue_key, p_priority) then p_lane_id
+      when current_setting('awa.lane', true) = awa.lane_note(p_lane_id, p_queue, p_queue_key, p_priority)
+        and char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(v_now)
+        then p_lane_id
       else awa.plain_lane(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now)
     end,
     -- The transaction's id before the position. What follows is worked out after it, column by column.
     case when pg_current_xact_id() is not null then nextval('awa.pos_seq') end,
-    pg_current_xact_id(), currval('awa.pos_seq'), awa.ready_slot(), 0, 0, p_max_attempts,
-    coalesce(p_now, statement_timestamp()), coalesce(p_now, statement_timestamp()), p_kind, awa.storable(p_args)
-  )
-  returning
-    awa.enqueue_answer(run_at, pos::text), slot, awa.sleeps(p_queue_key),
-    char_length(p_kind) between 1 and 200 and p_max_attempts between 1 and 1000 and isfinite(run_at)
-      and awa.ready_slot() = slot
-  into v_answer, v_slot, v_sleeps, v_done;
-  if v_sleeps or not v_done then
-    if not v_done then
-      perform awa.plain_lanes(p_kind, p_queue, p_priority, p_max_attempts, p_lane_id, p_queue_key, p_now);
-      perform awa.settle(v_slot);
-    end if;
-    if v_sleeps then
-      perform awa.notify(p_queue);
-    end if;
+    pg_current_xact_id(), currval('awa.pos_seq'), v_slot, 0, 0, p_max_attempts, v_now, v_now, p_kind,
+    awa.storable(p_args)
+  );
+  if awa.ready_slot() <> v_slot or awa.sleeps(p_queue_key) then
+    perform awa.settle(v_slot);
+    perform awa.wake(p_queue);
   end if;
-  return v_answer;
+  return awa.enqueue_answer(v_now, currval('awa.pos_seq')::text);
 end
 $$;
 

@@ -44,13 +44,6 @@ const gateBefore = (within: string): Patch => ({
   replace: "case when test_gate.pass(1::bigint) is not null then nextval('awa.pos_seq') end"
 })
 
-/** This one reads it after the position, with the row. */
-const gateInOne: Patch = {
-  within: "awa.enqueue_one",
-  find: "awa.ready_slot(), 0, 0, p_max_attempts",
-  replace: "test_gate.pass(awa.ready_slot()), 0, 0, p_max_attempts"
-}
-
 /** A producer knows the open slot; before it writes, that is sealed and goes as far as `fate` takes it. */
 const overtaken = (
   write: (session: Session) => Promise<ReadonlyArray<string>>,
@@ -99,7 +92,7 @@ const noStray: Patch = { within: "awa.settle", find: "if awa.ready_slot() <> p_s
 
 const writers: Readonly<Record<string, readonly [Patch, (session: Session) => Promise<ReadonlyArray<string>>]>> = {
   "several jobs": [gateBefore("awa.enqueue_many"), (session) => enqueue(session, 2)],
-  "one job": [gateInOne, async (session) => [await enqueueOne(session)]],
+  "one job": [gateBefore("awa.enqueue_one"), async (session) => [await enqueueOne(session)]],
   "jobs that are alike": [gateBefore("awa.enqueue_alike"), (session) => enqueueAlike(session, 2)]
 }
 
