@@ -75,7 +75,7 @@ export const pgBoss: System = {
       one: (payload) => Effect.promise(() => boss.send(queue, payload))
     })),
   worker: {
-    throughput: { workers: 8, batchSize: 1000, partition: false, notify: false },
+    throughput: { workers: 2, batchSize: 2000, partition: false, notify: false },
     latency: { workers: 1, batchSize: 100, partition: false, notify: true },
     alone: { workers: 1, batchSize: 1, partition: false, notify: false },
     claims: /for update of j\s+skip locked/i,
